@@ -1,0 +1,40 @@
+"""FAST: Flexible (A)synchronous Scalable Training.
+
+One model, many workers, any way for them to talk:
+
+    model, optimizer = fast.join(model, optimizer, strategy="torus")
+    for x, y in fast.shard(loader):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step(); optimizer.zero_grad()
+    final = fast.consolidate(model)
+"""
+
+from fast.core import Letter, Me, Strategy, Tag, Task
+from fast.errors import FastError, PeerError, UsageError, WireError
+from fast.loop import Worker, consolidate, join, own, shard
+from fast.parts import merge as rules
+from fast.parts import topology as topologies
+from fast.strategies import presets
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FastError",
+    "Letter",
+    "Me",
+    "PeerError",
+    "Strategy",
+    "Tag",
+    "Task",
+    "UsageError",
+    "WireError",
+    "Worker",
+    "consolidate",
+    "join",
+    "own",
+    "presets",
+    "rules",
+    "shard",
+    "topologies",
+]

@@ -1,0 +1,10 @@
+"""The command line: run, compare, simulate, strategies.
+
+Job: read what the user typed, check all of it before anything starts, show what happens.
+May import: everything.
+Never: trains, measures or decides anything itself.
+"""
+
+from fast.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,54 @@
+"""`fast`: the commands, and how errors end them."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from fast.cli.compare import compare_command
+from fast.cli.run import run_command
+from fast.cli.simulate import simulate_command
+from fast.cli.strategies import strategies_command
+from fast.errors import FastError, UsageError
+
+INTERRUPTED = 130
+
+
+def make_app() -> typer.Typer:
+    """The typer application."""
+    app = typer.Typer(
+        name="fast",
+        help="Flexible (A)synchronous Scalable Training: one model, many workers, any way for them to talk.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    passing_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": True}
+    app.command("run", context_settings=passing_on)(run_command)
+    app.command("compare")(compare_command)
+    app.command("simulate")(simulate_command)
+    app.command("strategies")(strategies_command)
+    return app
+
+
+def main() -> None:
+    """A wrong call ends with one sentence and exit code 2, a failed run with 1, Ctrl-C with 130."""
+    try:
+        code = make_app()(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except UsageError as error:
+        _end(str(error), 2)
+    except FastError as error:
+        _end(str(error), 1)
+    except TyperException as error:
+        _end(error.format_message(), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _end("interrupted; all workers have been ended", INTERRUPTED)
+
+
+def _end(message: str, code: int) -> None:
+    print(f"fast: {message}", file=sys.stderr)
+    sys.exit(code)

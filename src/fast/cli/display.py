@@ -1,0 +1,106 @@
+"""What a run shows: each worker's lines with its name, one live line on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fast.engine import Outcome
+from fast.errors import UsageError
+
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
+_QUIET_S = 10.0
+"""Without a terminal, a line about the progress at most this often."""
+
+
+class RunDisplay:
+    """A listener of the engine. Use it in a `with` statement."""
+
+    def __init__(self, title: str, workers: int) -> None:
+        self._title, self._workers = title, workers
+        self._out = Console(soft_wrap=True, highlight=False)
+        self._err = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._live: Live | None = None
+        self._began = self._spoke = time.monotonic()
+        self._steps = [0] * workers
+
+    def __enter__(self) -> RunDisplay:
+        if self._err.is_terminal:
+            self._live = Live(self._status(), console=self._err, refresh_per_second=8, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "line":
+                self._line(event["who"], event["text"], to_stderr=event["stream"] == 2)
+            case "say":
+                self._print(self._err, Text(f"fast: {event['text']}", style="dim"))
+            case "progress":
+                self._progress(event["steps"])
+
+    def summary(self) -> dict[str, Any]:
+        return {"script": self._title, "workers": self._workers, "steps": self._steps}
+
+    def _line(self, who: str, text: str, *, to_stderr: bool) -> None:
+        number = int(who.split()[-1])
+        line = Text.assemble((f"[{who}] ", _COLOURS[number % len(_COLOURS)]), text)
+        self._print(self._err if to_stderr else self._out, line)
+
+    def _print(self, console: Console, line: Text) -> None:
+        if self._live is not None:
+            self._live.console.print(line)
+        else:
+            console.print(line)
+
+    def _progress(self, steps: list[int]) -> None:
+        self._steps = steps
+        if self._live is not None:
+            self._live.update(self._status())
+        elif time.monotonic() - self._spoke > _QUIET_S:
+            self._spoke = time.monotonic()
+            self._err.print(self._status())
+
+    def _status(self) -> Text:
+        elapsed = time.monotonic() - self._began
+        steps = " ".join(str(step) for step in self._steps)
+        return Text(f"{self._title}: {elapsed:.0f} s, steps per worker: {steps}", style="dim")
+
+
+def end_of(outcome: Outcome, to: str | None, facts: dict[str, Any]) -> int:
+    """Print how a run ended, write it down if asked, and return the exit code."""
+    failure = outcome.failure
+    code = 0
+    if failure is not None:
+        code = 2 if failure.usage else 1
+        if failure.traceback:
+            print(failure.traceback, end="", file=sys.stderr)
+        who = "" if failure.usage or failure.message.startswith(failure.who) else f"{failure.who} failed: "
+        print(f"fast: {who}{failure.message}", file=sys.stderr)
+    if to is not None:
+        ended = None if failure is None else {"who": failure.who, "message": failure.message}
+        write_json(to, {"schema": 1, **facts, "failure": ended})
+    return code
+
+
+def write_json(to: str, data: dict[str, Any] | list[Any]) -> None:
+    """To a file, or to standard output for `-`."""
+    text = json.dumps(data, indent=1, allow_nan=False)
+    if to == "-":
+        print(text)
+        return
+    try:
+        Path(to).write_text(text + "\n")
+    except OSError as error:
+        raise UsageError(f"--json {to}: can't write there: {error.strerror}") from error

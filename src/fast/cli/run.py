@@ -1,0 +1,74 @@
+"""`fast run`: a script on many workers of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fast.cli.display import RunDisplay, end_of
+from fast.engine import Job, LocalEngine
+from fast.errors import UsageError
+from fast.loop.loading import strategy_from
+
+
+def run_command(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="A Python script that calls fast.join.")],
+    workers: Annotated[
+        int, typer.Option("--workers", "-w", help="How many workers (servers not counted).")
+    ] = 2,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", "-s", help="A name, a call or file.py:Name(...); overrides the script's."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data order, dropout and random choices.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="torch threads per worker; default: cores divided by workers.")
+    ] = None,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds without a sign of life until a peer is given up.")
+    ] = 60.0,
+    json: Annotated[
+        str | None, typer.Option("--json", help="Write how it ended to this file; - is stdout.")
+    ] = None,
+) -> int:
+    """Run SCRIPT on several workers of this machine; what follows it goes to the script."""
+    check_workers(workers)
+    if not Path(script).is_file():
+        raise UsageError(f"there is no script {script}")
+    if deadline <= 0:
+        raise UsageError(f"--deadline {deadline:g}: a deadline is longer than 0 seconds")
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}: a worker needs at least 1 thread")
+    if strategy is not None:
+        chosen = strategy_from(strategy)
+        if chosen.topology is not None:
+            chosen.topology.check(workers)
+    job = Job(
+        workers=workers,
+        entry="fast.loop.script:run_script",
+        server_entry="fast.loop.serving:serve",
+        arguments={"script": script, "arguments": context.args},
+        strategy=strategy,
+        seed=seed,
+        deadline_s=deadline,
+        threads=threads or threads_per_worker(workers),
+        preload=["fast"],
+        folder=os.getcwd(),
+    )
+    with LocalEngine() as engine, RunDisplay(script, workers) as display:
+        outcome = engine.run(job, display)
+    return end_of(outcome, json, display.summary())
+
+
+def check_workers(workers: int) -> None:
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: a run needs at least 1 worker")
+
+
+def threads_per_worker(workers: int) -> int:
+    """So many that all workers together don't take more cores than there are."""
+    return max(1, len(os.sched_getaffinity(0)) // workers if hasattr(os, "sched_getaffinity") else 1)

@@ -1,0 +1,38 @@
+"""Replica: a participant's copy of the model, as flat tensors. Adapters implement it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fast.view import Layout
+
+
+class Replica(Protocol):
+    """One flat tensor of weights and one of gradients, with the optimizer that moves them."""
+
+    layout: Layout
+    weights: Tensor
+    gradient: Tensor
+    present: int | None
+    """Which parameters have a gradient in this step, one bit each; None for all."""
+    model: Any
+    """The framework's own object; None where there is none."""
+    samples: int
+    """How many samples this step's gradient was computed on; 0 for a step that must not count."""
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rate of each parameter group, as of now."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Replace the gradient by that of this loss."""
+
+    def apply(self, gradient: Tensor, present: int | None, rates: list[float] | None = None) -> None:
+        """One step of the optimizer with this flat gradient. `rates` overrides the learning rates."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, buffers and the optimizer's state, to be given back to `load_state_dict`."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -1,0 +1,59 @@
+"""Strategy: a short program, written once against `me`, that does no I/O of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fast.core.letter import Tag
+from fast.parts.topology import Topology
+
+if TYPE_CHECKING:
+    from fast.core.me import Me
+
+
+class Strategy:
+    """How the workers talk. Subclass it and write `step`; the rest is optional.
+
+    Every method is a *turn*: the world calls it again and again, and nothing survives a turn but
+    `me.state`, `me.weights` and the mailboxes. One object may serve many participants in one
+    process, so keep configuration in `self` and everything that changes in `me.state`.
+    """
+
+    tags: tuple[Tag, ...] = ()
+    """What the letters carry and how they fold while they wait."""
+    topology: Topology | None = None
+    """Who hears whom; `me.neighbours` comes from it."""
+    synchronous: bool = False
+    """Whether workers go in lock-step with those they hear. Then a departure changes the view of
+    all workers at the same step, and real and simulated runs give the same bits."""
+    identity_alone: ClassVar[bool] = False
+    """Whether with one worker this is exactly training without FAST."""
+    computes_gradient: ClassVar[bool] = False
+    """Whether `step` computes its gradient itself, with `me.backward(loss)`."""
+    call: str = ""
+    """The canonical call that builds this strategy, with all its arguments."""
+
+    def servers(self, workers: int) -> int:
+        """How many servers take part. `serve` is their program."""
+        return 0
+
+    def state(self, me: Me) -> Any:
+        """The explicit state of one participant: a fresh dataclass, checkpointed with the replica."""
+        return None
+
+    async def begin(self, me: Me) -> None:
+        """At the end of the step before (and once in `join`): sends here overlap the computation."""
+
+    async def step(self, me: Me) -> None:
+        """Once per step: `me.gradient` is ready; leave `me.weights` updated."""
+        raise NotImplementedError(f"{type(self).__name__} has no step(me)")
+
+    async def serve(self, me: Me) -> None:
+        """A server's program."""
+        raise NotImplementedError(f"{type(self).__name__} has servers but no serve(me)")
+
+    async def end(self, me: Me) -> None:
+        """Once, after everybody's last step, when all that was sent has arrived."""
+
+    def __repr__(self) -> str:
+        return self.call or type(self).__name__

@@ -1,0 +1,11 @@
+"""How workers are started and found: processes on this machine, or threads for tests.
+
+Job: start participants, give each its seat, watch them, and leave nothing behind.
+May import: runtime, transport, strategies, collectives, core, view, errors.
+Never: knows what runs inside a worker; it is told the name of a function.
+"""
+
+from fast.engine.local import Failure, Job, LocalEngine, Outcome
+from fast.engine.seat import Seat, current_seat, seated
+
+__all__ = ["Failure", "Job", "LocalEngine", "Outcome", "Seat", "current_seat", "seated"]

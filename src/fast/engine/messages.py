@@ -1,0 +1,104 @@
+"""What the engine, its host process and the participants tell each other: one JSON object a line."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+
+class Job(msgspec.Struct):
+    """A run: the same function on every worker, found by name and called with plain data."""
+
+    workers: int
+    entry: str
+    """"module:function" for the workers; called with `arguments`."""
+    server_entry: str
+    """"module:function" for servers; called with (strategy's canonical call, its number)."""
+    arguments: dict[str, Any] = {}
+    strategy: str | None = None
+    seed: int | None = None
+    deadline_s: float = 60.0
+    threads: int = 1
+    preload: list[str] = []
+    """Modules that the host imports once, before it forks."""
+    folder: str | None = None
+
+
+class Failure(msgspec.Struct):
+    """Why a run ended before its time."""
+
+    who: str
+    message: str
+    traceback: str = ""
+    usage: bool = False
+    """Whether the call was wrong (exit code 2), rather than the run."""
+
+
+class Outcome(msgspec.Struct):
+    """How a run ended. `results` has what each worker's function returned, `server_results` each server's."""
+
+    results: list[Any] = []
+    failure: Failure | None = None
+    server_results: list[Any] = []
+
+
+class Channel:
+    """One end of a socket over which messages go as lines of JSON."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._partial = b""
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Blocks until the other end has taken it; a closed end is nobody's business here."""
+        try:
+            self._end.sendall(msgspec.json.encode(message) + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def read(self, *, wait: bool = True) -> list[dict[str, Any]] | None:
+        """The messages that have come in, or None at the end. Waits for the first byte, if told to."""
+        try:
+            data = self._end.recv(1 << 16, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:
+            return None
+        if not data:
+            return None
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [msgspec.json.decode(line) for line in lines]
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Until the other end is closed."""
+        while (batch := self.read()) is not None:
+            yield from batch
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class Lines:
+    """Cuts a stream into lines as it arrives. A carriage return starts the line anew."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take, self._partial = take, b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._give(line)
+
+    def end(self) -> None:
+        if self._partial:
+            self._give(self._partial)
+            self._partial = b""
+
+    def _give(self, line: bytes) -> None:
+        self._take(line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

@@ -1,0 +1,115 @@
+"""What a forked participant does first and last. It ends with `os._exit`, never with a return."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from fast.core import Strategy
+from fast.engine.messages import Channel, Job
+from fast.engine.seat import Seat, seated
+from fast.errors import UsageError
+from fast.transport import ShmTransport
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the process that started us is gone (Linux; elsewhere the channel's end tells)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def find(entry: str) -> Callable[..., Any]:
+    """The function behind "module:function"."""
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+def run_worker(id: int, job: Job, arenas: list[int], channel: Channel) -> NoReturn:
+    """A worker: call the job's function in its seat, report how it ended."""
+    seat = make_seat(id, job, arenas, channel)
+    end_with(channel, lambda: find(job.entry)(**job.arguments), seat, job)
+
+
+def run_server(id: int, job: Job, arenas: list[int], channel: Channel, call: str) -> NoReturn:
+    seat = make_seat(id, job, arenas, channel)
+    end_with(channel, lambda: find(job.server_entry)(call, id - job.workers), seat, job)
+
+
+def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
+    def start_servers(strategy: Strategy, count: int) -> None:
+        if not strategy.call:
+            raise UsageError(
+                f"{strategy!r} has servers, which run in processes of their own and are built there from a "
+                "call such as 'ssp(bound=3)'. Give the strategy as text: a preset, or 'file.py:Name(arguments)'."
+            )
+        channel.send({"event": "start servers", "count": count, "call": strategy.call})
+
+    return Seat(
+        id=id,
+        workers=job.workers,
+        connect=lambda: ShmTransport(id, arenas),
+        start_servers=start_servers,
+        say=lambda line: channel.send({"event": "say", "text": line}),
+        seed=job.seed,
+        strategy=job.strategy,
+        deadline_s=job.deadline_s,
+    )
+
+
+def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) -> NoReturn:
+    """Run the body, tell the host how it ended, and go."""
+    code = 0
+    try:
+        faulthandler.enable()
+        torch.set_num_threads(job.threads)
+        if job.folder:
+            os.chdir(job.folder)
+        with seated(seat):
+            result = body()
+        channel.send({"event": "result", "value": result})
+    except SystemExit as stop:
+        code = _exit_code(stop)
+        if code:
+            channel.send({"event": "failed", "message": f"the script ended with exit code {code}"})
+    except UsageError as error:
+        code = 2
+        channel.send({"event": "failed", "message": str(error), "usage": True})
+    except BaseException as error:
+        code = 1
+        text = "".join(traceback.format_exception(error))
+        summary = traceback.format_exception_only(error)[-1].strip()
+        channel.send({"event": "failed", "message": summary, "traceback": text})
+    _leave(code)
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _leave(code: int) -> NoReturn:
+    """Run the user's exit handlers and flush, but nothing that the host has registered."""
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

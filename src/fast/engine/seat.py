@@ -1,0 +1,74 @@
+"""A seat: what a participant knows about its place when it starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from fast.core import Strategy
+from fast.errors import UsageError
+from fast.transport import MemoryHub, MemoryTransport, Transport
+
+
+@dataclass
+class Seat:
+    """One participant's place in a run, with the ways to reach the others."""
+
+    id: int
+    workers: int
+    connect: Callable[[], Transport]
+    start_servers: Callable[[Strategy, int], None]
+    """Start the program of servers, each a participant of its own. Worker 0 calls it in `join`."""
+    say: Callable[[str], None]
+    """One line for the user."""
+    seed: int | None = None
+    """None: nobody asked for one, and with one worker torch's generator is left alone."""
+    strategy: str | None = None
+    """What the command line asks for; overrides what the script says."""
+    deadline_s: float = 60.0
+    sessions: list[Any] = field(default_factory=list)
+    """What has been joined here."""
+    epochs: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    """How often each loader has been gone through, by its identity (the loader is kept with it)."""
+
+
+_current: ContextVar[Seat | None] = ContextVar("fast_seat", default=None)
+
+
+def current_seat() -> Seat:
+    """The seat of the participant that runs here. A plain script sits alone."""
+    seat = _current.get()
+    if seat is None:
+        seat = _alone()
+        _current.set(seat)
+    return seat
+
+
+@contextmanager
+def seated(seat: Seat) -> Iterator[Seat]:
+    """Run the body as this participant."""
+    token = _current.set(seat)
+    try:
+        yield seat
+    finally:
+        _current.reset(token)
+
+
+def _alone() -> Seat:
+    hub = MemoryHub(1)
+
+    def start_servers(strategy: Strategy, count: int) -> None:
+        raise UsageError(
+            f"{strategy!r} needs {count} server{'s' * (count > 1)}, and a plain script has none. "
+            "Start it with `fast run script.py --workers N`."
+        )
+
+    return Seat(0, 1, lambda: MemoryTransport(0, hub), start_servers, say=_say_on_stderr)
+
+
+def _say_on_stderr(line: str) -> None:
+    print(f"fast: {line}", file=sys.stderr)

@@ -1,0 +1,75 @@
+"""Everything that FAST raises, three branches by blame.
+
+    FastError
+    ├── UsageError          you: a wrong call, found before anything starts where that can be
+    │   └── NotFinite       a gradient holds NaN or infinity, and you asked to check
+    ├── PeerError           they, or the network: who, and whether a retry makes sense
+    │   ├── PeerLost        a letter or a contribution can't come any more
+    │   ├── PeerSilent      no sign of life within the deadline
+    │   ├── MailboxFull     a peer doesn't read, and its tag doesn't say how letters fold
+    │   └── Deadlock        every live participant waits; says who for whom
+    └── WireError           bytes that we refuse
+
+A message says what was found, what is needed and what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "Deadlock",
+    "FastError",
+    "MailboxFull",
+    "NotFinite",
+    "PeerError",
+    "PeerLost",
+    "PeerSilent",
+    "UsageError",
+    "WireError",
+]
+
+
+class FastError(Exception):
+    """The root: `except FastError` catches everything that FAST raises on purpose."""
+
+
+class UsageError(FastError):
+    """The call can't work as it was made."""
+
+
+class NotFinite(UsageError):
+    """A gradient holds NaN or infinity. Raised only if `check_finite` was asked for."""
+
+
+class PeerError(FastError):
+    """Another participant, or the way to it, failed."""
+
+    retry = False
+
+    def __init__(self, message: str, *, peers: Sequence[int] = (), view: int = 0) -> None:
+        super().__init__(message)
+        self.peers = tuple(peers)
+        self.view = view
+
+
+class PeerLost(PeerError):
+    """What was waited for can't come any more: its sender left or died."""
+
+
+class PeerSilent(PeerError):
+    """A peer gave no sign of life for the whole deadline."""
+
+    retry = True
+
+
+class MailboxFull(PeerError):
+    """A peer has stopped reading and its letters can't be folded together."""
+
+
+class Deadlock(PeerError):
+    """Every live participant waits for another one."""
+
+
+class WireError(FastError):
+    """A frame that is not ours, not whole, or lies about its contents."""

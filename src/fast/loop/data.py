@@ -1,0 +1,210 @@
+"""`fast.shard` and `fast.own`: which samples a worker trains on, every one accounted for.
+
+`shard`: the global order comes from (seed, epoch), the same on all workers. Of each global
+P * b samples worker i takes the i-th slice of b. A short last step is divided as evenly as it
+goes and weighted by its samples. If it has fewer samples than there are workers, the workers left
+over see one of its samples again, with weight zero: they take part and add nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data.distributed import DistributedSampler
+
+from fast.core.seeds import stream_seed
+from fast.engine import Seat, current_seat
+from fast.errors import UsageError
+
+Slice = tuple[list[int], int]
+"""The indices that a worker sees in one step, and how many of them count."""
+
+
+def shard(loader: Iterable[Any]) -> Iterable[Any]:
+    """This worker's part of the data, to iterate over once per epoch.
+
+    A DataLoader is cut by samples; any other iterable by batches, of which worker i takes the i-th
+    of each P. With one worker it is the loader itself.
+    """
+    seat = current_seat()
+    if seat.workers == 1 and not any(session.runtime for session in seat.sessions):
+        return loader
+    if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
+        raise UsageError(
+            "the loader has a DistributedSampler, which already divides the data. "
+            "Drop the sampler, or use fast.own(loader)."
+        )
+    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+        if type(loader.batch_sampler) is BatchSampler:
+            return _ShardedLoader(loader, seat)
+    return _ShardedBatches(loader, seat)
+
+
+def own(loader: Iterable[Any]) -> Iterable[Any]:
+    """Data that stays with its worker. Sizes may differ: contributions are weighted by samples."""
+    return _OwnBatches(loader, current_seat())
+
+
+class _OwnBatches:
+    def __init__(self, loader: Iterable[Any], seat: Seat) -> None:
+        self._loader, self._seat = loader, seat
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            _count(self._seat, samples_in(batch))
+            yield batch
+
+
+class _ShardedLoader:
+    """A DataLoader cut by samples."""
+
+    def __init__(self, loader: DataLoader[Any], seat: Seat) -> None:
+        self._loader, self._seat = loader, seat
+
+    def __len__(self) -> int:
+        size, whole = _size_of(self._loader), self._seat.workers * int(self._loader.batch_size or 1)
+        return size // whole if self._loader.drop_last else -(-size // whole)
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, seat = self._loader, self._seat
+        order = seeded_order(loader.sampler, seat, next_epoch(seat, loader))
+        slices = slices_of(
+            order, seat.workers, seat.id, int(loader.batch_size or 1), drop_last=loader.drop_last
+        )
+        batches = DataLoader(loader.dataset, batch_sampler=_Fixed([s[0] for s in slices]), **_options(loader))
+        for batch, (_, counts) in zip(batches, slices, strict=True):
+            _count(seat, counts)
+            yield batch
+
+
+class _ShardedBatches:
+    """Anything else that gives batches: worker i takes the i-th of each P."""
+
+    def __init__(self, loader: Iterable[Any], seat: Seat) -> None:
+        self._loader, self._seat = loader, seat
+
+    def __len__(self) -> int:
+        return -(-len(self._loader) // self._seat.workers)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        seat = self._seat
+        epoch = next_epoch(seat, self._loader)
+        with _seeded(stream_seed(_seed(seat), "order", epoch)):
+            batches = iter(self._loader)
+        group: list[Any] = []
+        for batch in batches:
+            group.append(batch)
+            if len(group) == seat.workers:
+                _count(seat, samples_in(group[seat.id]))
+                yield group[seat.id]
+                group = []
+        if group:
+            counts = seat.id < len(group)
+            batch = group[seat.id] if counts else group[-1]
+            _count(seat, samples_in(batch) if counts else 0)
+            yield batch
+
+
+class _Fixed(Sampler[list[int]]):
+    """Batches that were decided before."""
+
+    def __init__(self, batches: Sequence[list[int]]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._batches)
+
+
+def slices_of(order: Sequence[int], workers: int, worker: int, size: int, *, drop_last: bool) -> list[Slice]:
+    """What one worker sees of a global order, step by step."""
+    steps: list[Slice] = []
+    for start in range(0, len(order), workers * size):
+        step = list(order[start : start + workers * size])
+        if len(step) == workers * size:
+            mine = step[worker * size : (worker + 1) * size]
+        elif drop_last:
+            break
+        else:
+            edges = [len(step) * k // workers for k in range(workers + 1)]
+            mine = step[edges[worker] : edges[worker + 1]]
+        steps.append((mine, len(mine)) if mine else (step[:1], 0))
+    return steps
+
+
+def seeded_order(sampler: Iterable[int], seat: Seat, epoch: int) -> list[int]:
+    """The sampler's order for this epoch, the same on every worker."""
+    seed = stream_seed(_seed(seat), "order", epoch)
+    generator = getattr(sampler, "generator", None)
+    if generator is not None:
+        generator.manual_seed(seed)
+    with _seeded(seed):
+        return list(sampler)
+
+
+def next_epoch(seat: Seat, loader: object) -> int:
+    """How often this loader has been gone through before; counts this time."""
+    _, epoch = seat.epochs.get(id(loader), (loader, 0))
+    seat.epochs[id(loader)] = (loader, epoch + 1)
+    return epoch
+
+
+def samples_in(batch: Any) -> int:
+    """The length of the first tensor (or list) in a batch."""
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    if isinstance(batch, dict):
+        return samples_in(next(iter(batch.values()))) if batch else 0
+    if isinstance(batch, tuple | list):
+        return samples_in(batch[0]) if batch else 0
+    return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, str) else 1
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """With torch's generator seeded like this, and afterwards as it was."""
+    state = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def _count(seat: Seat, samples: int) -> None:
+    for session in seat.sessions:
+        session.count(samples)
+
+
+def _seed(seat: Seat) -> int:
+    return seat.seed or 0
+
+
+def _size_of(loader: DataLoader[Any]) -> int:
+    return len(loader.sampler)  # type: ignore[arg-type]
+
+
+def _options(loader: DataLoader[Any]) -> dict[str, Any]:
+    """How the user's loader loads, without what to load."""
+    options: dict[str, Any] = {
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "generator": loader.generator,
+    }
+    if loader.num_workers:
+        options["prefetch_factor"] = loader.prefetch_factor
+    return options

@@ -1,0 +1,212 @@
+"""`fast.join`: two changed lines, and the loop stays the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from fast.adapters import TorchReplica
+from fast.core import Strategy
+from fast.engine import Seat, current_seat
+from fast.errors import NotFinite, UsageError
+from fast.loop.loading import strategy_from
+from fast.loop.session import Session
+from fast.runtime import WorkerRuntime
+from fast.trace import Observer
+from fast.view import View
+
+Model = TypeVar("Model", bound=nn.Module)
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+DEFAULT_SEED = 0
+
+
+def join(
+    model: Model,
+    optimizer: Optimizer,
+    strategy: str | Strategy = "allreduce",
+    *,
+    before_apply: Callable[[], None] | None = None,
+    check_finite: bool = False,
+    observers: Iterable[Observer] = (),
+) -> tuple[Model, Optimizer]:
+    """Train this model together with the other workers. Returns the same two objects.
+
+    The exchange happens inside `optimizer.step()`. `before_apply` is called right before the
+    optimizer moves the weights, when `p.grad` holds the *merged* gradient: clip there.
+    `check_finite` refuses a gradient with NaN or infinity before it can spread.
+
+    A script that calls this also runs plainly: one worker, no launcher, and with every preset
+    the same result as without FAST.
+    """
+    seat = current_seat()
+    chosen = _choose(seat, strategy)
+    _check(model, optimizer)
+    if seat.workers == 1 and chosen.identity_alone:
+        session = _join_alone(seat, model, optimizer, before_apply, check_finite)
+    else:
+        session = _join_others(seat, model, optimizer, chosen, before_apply, check_finite, observers)
+    seat.sessions.append(session)
+    return model, optimizer
+
+
+def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
+    chosen = strategy_from(strategy)
+    if seat.strategy is not None:
+        asked = strategy_from(seat.strategy)
+        if asked.call != chosen.call and seat.id == 0:
+            seat.say(f"--strategy {asked} overrides {chosen} of the script")
+        chosen = asked
+    return chosen
+
+
+def _check(model: object, optimizer: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"fast.join needs a torch.nn.Module as its model and got {type(model).__name__}")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(
+            f"fast.join needs a torch.optim optimizer and got {type(optimizer).__name__}. "
+            "Give it the optimizer itself, before any wrapper."
+        )
+
+
+# One worker
+
+
+def _join_alone(
+    seat: Seat,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    before_apply: Callable[[], None] | None,
+    check_finite: bool,
+) -> Session:
+    """The strategy is the identity: torch's own step, untouched, and a counter."""
+    if before_apply is not None or check_finite:
+
+        def before_step(*_: Any) -> None:
+            if check_finite:
+                _check_finite(model)
+            if before_apply is not None:
+                before_apply()
+
+        optimizer.register_step_pre_hook(before_step)
+    transport, steps = seat.connect(), 0
+
+    def after_step(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        transport.set_progress(steps, 0)
+
+    optimizer.register_step_post_hook(after_step)
+    return Session(model, optimizer, None)
+
+
+def _check_finite(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            raise NotFinite(f"the gradient of {name} holds NaN or infinity; the step was not applied")
+
+
+# Several workers
+
+
+def _join_others(
+    seat: Seat,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
+    before_apply: Callable[[], None] | None,
+    check_finite: bool,
+    observers: Iterable[Observer],
+) -> Session:
+    if any(session.runtime is not None for session in seat.sessions):
+        raise UsageError(
+            "fast.join was called twice in one worker. One run trains one model: put several into one "
+            "torch.nn.ModuleDict, with one optimizer whose parameter groups hold their parameters."
+        )
+    servers = _servers(strategy, seat.workers)
+    if strategy.topology is not None:
+        strategy.topology.check(seat.workers)
+    if seat.id == 0:
+        _say_what_runs(seat, strategy)
+        if servers:
+            seat.start_servers(strategy, servers)
+    view = view_of(seat.workers, servers)
+    transport = seat.connect()
+    replica = TorchReplica(
+        model,
+        optimizer,
+        allocate=transport.allocate,
+        before_apply=before_apply,
+        check_finite=check_finite,
+        say=seat.say,
+    )
+    runtime = WorkerRuntime(
+        transport,
+        view,
+        replica,
+        strategy,
+        seed=DEFAULT_SEED if seat.seed is None else seat.seed,
+        deadline_s=seat.deadline_s,
+        observers=observers,
+        say=seat.say,
+    )
+    session = Session(model, optimizer, runtime)
+    _take_over_step(optimizer, session, runtime, replica)
+    runtime.join()
+    return session
+
+
+def view_of(workers: int, servers: int) -> View:
+    """Workers have the ids from 0 on, servers those after them."""
+    return View(0, tuple(range(workers)), tuple(range(workers, workers + servers)))
+
+
+def _servers(strategy: Strategy, workers: int) -> int:
+    servers = strategy.servers(workers)
+    if servers < 0 or servers > workers:
+        raise UsageError(
+            f"{strategy!r} asks for {servers} servers with {workers} workers; from 0 to one per worker makes sense"
+        )
+    return servers
+
+
+def _say_what_runs(seat: Seat, strategy: Strategy) -> None:
+    words = f"{seat.workers} worker{'s' * (seat.workers > 1)}, strategy {strategy!r}"
+    if strategy.topology is not None:
+        words += f", {strategy.topology.describe(seat.workers)}"
+    if seat.workers == 1 and not strategy.identity_alone:
+        words += "; with one worker it is not the same as training without FAST"
+    seat.say(words)
+
+
+def _take_over_step(
+    optimizer: torch.optim.Optimizer, session: Session, runtime: WorkerRuntime, replica: TorchReplica
+) -> None:
+    """Replace the instance's `step` by one that exchanges; schedulers wrap it like any other.
+
+    A GradScaler would skip the step on one worker alone. With `_step_supports_amp_scaling` it
+    calls us in any case and leaves `found_inf` behind, by which it is known and refused.
+    """
+
+    def step(self: torch.optim.Optimizer, closure: Callable[[], object] | None = None) -> None:
+        if closure is not None:
+            raise UsageError(
+                "optimizer.step(closure) evaluates the model several times in one step, which the other "
+                "workers can't follow. Use an optimizer without a closure, or one worker."
+            )
+        if hasattr(self, "found_inf"):
+            raise UsageError(
+                "a GradScaler skips steps on one worker alone, and the others would wait for it. "
+                "Train in bfloat16 without a scaler, or with one worker."
+            )
+        replica.samples = session.take_samples()
+        runtime.step()
+
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # a scheduler was made before
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]

@@ -1,0 +1,50 @@
+"""Strategies by name, call or file, as scripts and the command line give them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from fast.core import Strategy
+from fast.errors import UsageError
+from fast.strategies.expression import parse_strategies, parse_strategy
+
+
+def strategy_from(given: str | Strategy) -> Strategy:
+    """A Strategy, whichever way it was given."""
+    if isinstance(given, Strategy):
+        return given
+    if isinstance(given, str):
+        return parse_strategy(given, load_name)
+    raise UsageError(
+        f"strategy={given!r} is neither a name such as 'torus', nor a call such as 'local_sgd(tau=4)', "
+        "nor a Strategy object"
+    )
+
+
+def strategies_from(text: str) -> list[Strategy]:
+    """A list of them, separated by commas."""
+    return parse_strategies(text, load_name)
+
+
+def load_name(path: str, name: str) -> Any:
+    """The object called `name` in a Python file."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UsageError(f"there is no file {path}, from which {name} should be loaded")
+    loaded = sys.modules.get("__main__")
+    if loaded is not None and Path(getattr(loaded, "__file__", "") or "/").resolve() == file.resolve():
+        found = getattr(loaded, name, None)
+        if found is not None:
+            return found
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        known = [key for key, value in vars(module).items() if isinstance(value, type) and key[0] != "_"]
+        raise UsageError(f"{path} has no {name}. It defines: {', '.join(known) or 'no classes'}.")
+    return getattr(module, name)

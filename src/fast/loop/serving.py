@@ -1,0 +1,28 @@
+"""A server's program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fast.adapters import ServerReplica
+from fast.core import Strategy
+from fast.engine import current_seat
+from fast.loop.joining import DEFAULT_SEED, view_of
+from fast.loop.loading import strategy_from
+from fast.runtime import run_server
+from fast.trace import Observer
+
+
+def serve(strategy: str | Strategy, number: int, observers: Iterable[Observer] = ()) -> None:
+    """Serve as server `number` of this strategy until every worker has left."""
+    seat, chosen = current_seat(), strategy_from(strategy)
+    run_server(
+        seat.connect(),
+        view_of(seat.workers, chosen.servers(seat.workers)),
+        chosen,
+        ServerReplica,
+        seed=DEFAULT_SEED if seat.seed is None else seat.seed,
+        deadline_s=seat.deadline_s,
+        observers=observers,
+        say=seat.say,
+    )

@@ -1,0 +1,43 @@
+"""A session: one model that has been joined to the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from fast.engine import Seat
+from fast.runtime import WorkerRuntime
+
+
+@dataclass
+class Session:
+    """What `join` leaves behind for `shard`, `own` and `consolidate`."""
+
+    model: nn.Module
+    optimizer: Any
+    runtime: WorkerRuntime | None
+    """None with one worker and a strategy that is the identity then: nothing has to run."""
+    pending_samples: int | None = field(default=None)
+    """Samples that `shard` or `own` has handed out since the last step; None if neither is used."""
+
+    def count(self, samples: int) -> None:
+        self.pending_samples = samples + (self.pending_samples or 0)
+
+    def take_samples(self) -> int:
+        """For one step; without `shard` or `own` every step weighs the same."""
+        samples, self.pending_samples = self.pending_samples, None
+        return 1 if samples is None else samples
+
+
+def session_of(seat: Seat, model: nn.Module) -> Session | None:
+    """The session of this very model."""
+    return next((session for session in seat.sessions if session.model is model), None)
+
+
+def close_sessions(seat: Seat) -> None:
+    """The participant's work is over."""
+    for session in seat.sessions:
+        if session.runtime is not None:
+            session.runtime.close()

@@ -1,0 +1,98 @@
+"""How long to wait for a peer: one deadline that the user sets, and nothing else.
+
+A wait ends with an error when the peer has given no sign of life for the deadline, or when every
+live participant waits for another. A peer that is alive and computing is never given up, but is
+named once per deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fast.errors import Deadlock, PeerSilent
+from fast.transport import Phase, Transport
+from fast.transport.base import Patience
+
+_SETTLE_NS = 3_000_000_000
+"""Everybody must have waited this long, without a change, before it is called a deadlock."""
+_ANNOUNCE_NS = 200_000_000
+_FRESH_NS = 5_000_000_000
+
+
+class Deadline(Patience):
+    """The patience of one participant."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        participants: tuple[int, ...],
+        deadline_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._transport, self._participants, self._say = transport, participants, say
+        self._deadline_ns = int(deadline_s * 1e9)
+        self._began_ns = 0
+        self._named = 0
+        self._frozen: tuple[tuple[int, ...], int] | None = None
+        self._announced = False
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._began_ns, self._named, self._frozen = time.monotonic_ns(), 0, None
+
+    def end(self) -> None:
+        """It is over; nobody needs to know any more what it was for."""
+        if self._announced:
+            self._transport.set_waits("")
+            self._announced = False
+
+    def check(self, peers: tuple[int, ...], why: str) -> None:
+        now = time.monotonic_ns()
+        waited = now - self._began_ns
+        if waited > _ANNOUNCE_NS and not self._announced:
+            self._transport.set_waits(f"{why} of {', '.join(map(str, peers)) or 'anybody'}")
+            self._announced = True
+        self._check_alive(peers, why, now)
+        if self._deadline_ns and waited // self._deadline_ns > self._named:
+            self._named = waited // self._deadline_ns
+            self._name(peers, why, waited)
+        if waited > _SETTLE_NS:
+            self._check_deadlock(now)
+
+    def _check_alive(self, peers: tuple[int, ...], why: str, now: int) -> None:
+        for peer in peers:
+            status = self._transport.status(peer)
+            silent = now - status.alive_ns
+            if status.alive_ns and silent > self._deadline_ns and status.phase < Phase.DONE:
+                raise PeerSilent(
+                    f"participant {peer} has given no sign of life for {silent / 1e9:.0f} s (the deadline is "
+                    f"{self._deadline_ns / 1e9:.0f} s); it had done {status.steps} steps, and participant "
+                    f"{self._transport.id} waits for its {why}. Is its process stopped or its machine "
+                    "overloaded? A longer --deadline waits longer.",
+                    peers=(peer,),
+                )
+
+    def _name(self, peers: tuple[int, ...], why: str, waited: int) -> None:
+        there = ", ".join(f"{peer} (alive, at step {self._transport.status(peer).steps})" for peer in peers)
+        self._say(
+            f"participant {self._transport.id} has waited {waited / 1e9:.0f} s for {why} of {there or 'anybody'}"
+        )
+
+    def _check_deadlock(self, now: int) -> None:
+        """All live ones wait, and go on waiting for the same thing."""
+        statuses = {peer: self._transport.status(peer) for peer in self._participants}
+        live = {p: s for p, s in statuses.items() if s.phase < Phase.LEFT}
+        if any(not s.waits or now - s.alive_ns > _FRESH_NS for s in live.values()):
+            self._frozen = None
+            return
+        numbers = tuple(s.wait_number for s in live.values())
+        if self._frozen is None or self._frozen[0] != numbers:
+            self._frozen = (numbers, now)
+        elif now - self._frozen[1] > _SETTLE_NS:
+            waiting = "; ".join(f"{peer} waits for {s.waits}" for peer, s in sorted(live.items()))
+            raise Deadlock(
+                f"every live participant waits, so nobody can go on: {waiting}. "
+                "Check that each awaited letter or mean() is really sent or joined by its peers.",
+                peers=tuple(live),
+            )

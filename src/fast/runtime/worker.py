@@ -1,0 +1,174 @@
+"""A worker's training, from join to the end, driven by the user's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fast.collectives.canonical import canonical_mean
+from fast.core import Me, Replica, Strategy, drive, end_turn, start, step_turn
+from fast.core.seeds import gradient_seed
+from fast.errors import UsageError
+from fast.runtime.rendezvous import Hello, await_phase, meet, pack, read, unpacked_like
+from fast.runtime.world import RealWorld
+from fast.trace import Observer
+from fast.transport import Phase, Transport
+from fast.view import View
+
+FINAL, _BUFFERS = "final weights", "final buffers"
+
+
+class LoopReplica(Replica, Protocol):
+    """A replica whose gradient the user's own loop computes."""
+
+    def collect(self) -> None:
+        """Bring this step's gradient into the flat tensor."""
+
+    def settle(self) -> None:
+        """Bring the flat weights back into the model."""
+
+    def rest(self) -> list[tuple[str, Tensor]]:
+        """What is copied at the start only: buffers, frozen parameters."""
+
+    def buffers(self) -> list[tuple[str, Tensor]]: ...
+
+    def optimizer_spec(self) -> dict[str, Any]: ...
+
+
+class WorkerRuntime:
+    """One worker of the real world."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        view: View,
+        replica: LoopReplica,
+        strategy: Strategy,
+        *,
+        seed: int = 0,
+        deadline_s: float = 60.0,
+        observers: Iterable[Observer] = (),
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.replica, self.strategy, self.transport = replica, strategy, transport
+        self.world = RealWorld(
+            transport,
+            view,
+            strategy.tags,
+            seed=seed,
+            deadline_s=deadline_s,
+            observers=observers,
+            say=say,
+        )
+        self.me = Me(self.world, replica, strategy)
+        self.samples = 0
+        self._seed = seed
+
+    @property
+    def finished(self) -> bool:
+        return self.transport.phase(self.me.id) >= Phase.DONE
+
+    def join(self) -> None:
+        """Meet the others, take over worker 0's values, and be ready for the first step."""
+        rest = self.replica.rest()
+        hello = Hello(
+            strategy=repr(self.strategy),
+            layout=self.replica.layout.describe(),
+            rest=[(name, list(tensor.shape)) for name, tensor in rest],
+            optimizer=self.replica.optimizer_spec() if self.me.servers else None,
+        )
+        meet(self.world, hello, self.replica.weights, rest)
+        self.replica.settle()
+        drive(start(self.me))
+        self._seed_gradient()
+
+    def step(self) -> None:
+        """The exchange, inside the user's `optimizer.step()`."""
+        if self.finished:
+            raise UsageError(
+                "optimizer.step() was called after fast.consolidate: this worker has already left the "
+                "training. Consolidate once, after the last step."
+            )
+        if not self.strategy.computes_gradient:
+            self.replica.collect()
+        drive(step_turn(self.me))
+        self.replica.settle()
+        self.samples += self.replica.samples
+        self.transport.set_progress(self.me.steps, self.samples)
+        self._seed_gradient()
+
+    def _seed_gradient(self) -> None:
+        """Dropout and the like depend on (seed, worker, step) only, as in the simulator."""
+        torch.default_generator.manual_seed(gradient_seed(self._seed, self.me.id, self.me.steps))
+
+    # The end
+
+    def leave(self) -> None:
+        """This worker's loop has ended; the others go on without it."""
+        if not self.finished:
+            self._hand_over()
+            self.transport.set_progress(self.me.steps, self.samples)
+            self.transport.set_phase(Phase.DONE)
+
+    def _hand_over(self) -> None:
+        """Wait until everything has been sent; receivers make room as they read."""
+        self.world.patience.begin()
+        while self.world.unsent:
+            token = self.transport.listen()
+            self.transport.sleep(token, 0.002)
+            self.world.patience.check((), "room for the last letters")
+        self.world.patience.end()
+
+    def settle(self) -> None:
+        """After everybody's last step: include what has arrived since, and publish the result."""
+        if self.transport.phase(self.me.id) < Phase.SETTLED:
+            self.leave()
+            await_phase(self.world, self.world.start_view.workers, Phase.DONE, "last step")
+            drive(end_turn(self.me))
+            self.replica.settle()
+            self._publish_final()
+            self.transport.set_phase(Phase.SETTLED)
+
+    def _publish_final(self) -> None:
+        self.transport.publish(FINAL, self.replica.weights)
+        self.transport.publish(_BUFFERS, pack([tensor for _, tensor in self.replica.buffers()]))
+
+    def close(self) -> None:
+        """The end of this process. Whoever didn't consolidate leaves its weights as they are."""
+        if self.transport.phase(self.me.id) < Phase.SETTLED:
+            self.leave()
+            self._publish_final()
+        self.transport.set_phase(Phase.LEFT)
+        self.world.close()
+
+    def consolidated(self) -> tuple[Tensor, list[tuple[str, Tensor]]]:
+        """The representative weights and buffers, the same bits on every worker."""
+        self.settle()
+        everybody = self.world.start_view
+        await_phase(self.world, (*everybody.workers, *everybody.servers), Phase.SETTLED, "final weights")
+        trained = [w for w in everybody.workers if self.transport.status(w).steps] or list(everybody.workers)
+        owners = everybody.servers or trained
+        weights = mean_of([self._final(peer) for peer in owners])
+        return weights, self._mean_buffers(trained)
+
+    def _final(self, peer: int) -> Tensor:
+        return read(self.transport, peer, FINAL).view(self.replica.layout.dtype)
+
+    def _mean_buffers(self, workers: Sequence[int]) -> list[tuple[str, Tensor]]:
+        named = self.replica.buffers()
+        like = [tensor for _, tensor in named]
+        per_worker = [unpacked_like(read(self.transport, w, _BUFFERS), like) for w in workers]
+        return [
+            (name, mean_of(copies))
+            for (name, _), copies in zip(named, zip(*per_worker, strict=True), strict=True)
+        ]
+
+
+def mean_of(copies: Sequence[Tensor]) -> Tensor:
+    """One value for many: the mean of floating point numbers, the largest of counters."""
+    if copies[0].is_floating_point():
+        return canonical_mean(list(copies), [1.0] * len(copies))
+    return torch.stack(list(copies)).amax(0)

@@ -1,0 +1,30 @@
+"""The simulated world: virtual time, models of computing and of links, real gradients.
+
+Job: run a strategy's programs on any number of workers in one process, the same way every time.
+May import: core, parts, membership, collectives, wire, view, trace, errors.
+Never: reads the real clock, starts a process or a thread, or draws from a stream without a seed.
+"""
+
+from fast.sim.checkers import TraceHash
+from fast.sim.compute import Compute, ComputeModel, Straggler, parse_straggler
+from fast.sim.network import NETWORKS, Network, parse_network
+from fast.sim.participant import Participant, SimWorker
+from fast.sim.simulation import Simulation
+from fast.sim.units import parse_duration
+from fast.sim.world import SimWorld
+
+__all__ = [
+    "NETWORKS",
+    "Compute",
+    "ComputeModel",
+    "Network",
+    "Participant",
+    "SimWorker",
+    "SimWorld",
+    "Simulation",
+    "Straggler",
+    "TraceHash",
+    "parse_duration",
+    "parse_network",
+    "parse_straggler",
+]

@@ -1,0 +1,76 @@
+"""An inbox: a participant's mailbox and what its program waits for in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+from fast.core import Letter, Mailbox, Need, Tag
+from fast.sim.events import Events
+from fast.sim.programs import Request
+
+
+@final
+class LetterWait(Request):
+    """A wait for letters: `missing` are those who have neither written nor gone yet."""
+
+    def __init__(self, tag: str, missing: Iterable[int], need: Need) -> None:
+        self.tag, self.need = tag, need
+        self.missing = set(missing)
+        self.over = False
+
+    def hear(self, peer: int, tag: str | None) -> bool:
+        """Something about a peer: a letter with this tag, or (None) that it is gone. Is that all?"""
+        if self.over or tag not in (None, self.tag):
+            return False
+        known = peer in self.missing
+        self.missing.discard(peer)
+        if self.need is Need.ANY:
+            self.over = known or tag is not None
+        else:
+            self.over = not self.missing
+        return self.over
+
+    def describe(self) -> str:
+        joint = ", " if self.need is Need.ALL else " or "
+        return f"letter {self.tag!r} from {joint.join(map(str, sorted(self.missing))) or 'anybody'}"
+
+
+@final
+class NewsWait(Request):
+    """A server between two turns, with nothing to do until something happens to it."""
+
+    def describe(self) -> str:
+        return "any news"
+
+
+@final
+class Inbox:
+    """Where letters arrive. Tells the waiting program, through an event, when it has enough."""
+
+    def __init__(self, events: Events, tags: Iterable[Tag]) -> None:
+        self.mailbox = Mailbox({tag.name: tag for tag in tags})
+        self.waiting: LetterWait | NewsWait | None = None
+        self._events = events
+
+    def deliver(self, letter: Letter) -> None:
+        self.mailbox.deliver(letter)
+        self._hear(letter.sender, letter.tag)
+
+    def hear_gone(self, peer: int) -> None:
+        """`peer` has left and nothing of it is on its way here."""
+        self._hear(peer, None)
+
+    def misses(self, peer: int) -> bool:
+        """Whether the program here would like to know that this peer is gone."""
+        return isinstance(self.waiting, NewsWait) or (
+            self.waiting is not None and not self.waiting.over and peer in self.waiting.missing
+        )
+
+    def _hear(self, peer: int, tag: str | None) -> None:
+        match self.waiting:
+            case NewsWait() as news:
+                self.waiting = None
+                self._events.soon(news.resume)
+            case LetterWait() as wait if wait.hear(peer, tag):
+                self._events.soon(wait.resume)

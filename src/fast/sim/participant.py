@@ -1,0 +1,40 @@
+"""What a simulation is made of: workers as its caller gives them, participants as it keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fast.core import Me, Replica
+from fast.sim.world import SimWorld
+
+
+@dataclass
+class SimWorker:
+    """A worker to simulate: its model, its data, and how its gradient is computed.
+
+    `compute(batch)` writes the gradient of the replica's weights into `replica.gradient` and the
+    number of samples into `replica.samples`, as a real worker's backward pass does.
+    """
+
+    replica: Replica
+    batches: Iterator[Any]
+    compute: Callable[[Any], None]
+
+
+@dataclass
+class Participant:
+    """A worker or a server inside a simulation."""
+
+    me: Me
+    world: SimWorld
+    worker: SimWorker | None
+    """None for a server."""
+    started: bool = False
+    left: bool = False
+    batches_taken: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{'server' if self.worker is None else 'worker'} {self.me.id}"

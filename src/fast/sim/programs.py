@@ -1,0 +1,71 @@
+"""Programs: coroutines that yield what they wait for, resumed by events. No asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from typing import Any, final
+
+from fast.errors import FastError
+
+
+class Request:
+    """What a program waits for. Awaiting it hands it to the program's driver.
+
+    Whoever fulfils it makes `resume` an event: a program never runs inside another's turn.
+    """
+
+    _program: Program | None = None
+
+    def __await__(self) -> Generator[Request, None, None]:
+        yield self
+
+    def belong_to(self, program: Program) -> None:
+        self._program = program
+
+    def resume(self) -> None:
+        if self._program is None:
+            raise FastError(f"{self.describe()} was fulfilled before anybody waited for it")
+        self._program.resume()
+
+    def describe(self) -> str:
+        """What is waited for, for the message about a deadlock."""
+        return "something"
+
+
+@final
+class Computing(Request):
+    """A gradient on its way."""
+
+    def describe(self) -> str:
+        return "its own gradient"
+
+
+@final
+class Program:
+    """One coroutine of one participant, and what it waits for at the moment."""
+
+    def __init__(self, who: int, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.who = who
+        self.waits_for: Request | None = None
+        self.finished = False
+        self._coroutine = coroutine
+
+    def resume(self) -> None:
+        """Run until the next request or the end."""
+        self.waits_for = None
+        try:
+            request = self._coroutine.send(None)
+        except StopIteration:
+            self.finished = True
+            return
+        if not isinstance(request, Request):
+            raise FastError(
+                f"the program of participant {self.who} waited for {request!r}, which is not a request of "
+                "this world. Inside a strategy, await only what `me` offers; never asyncio."
+            )
+        self.waits_for = request
+        request.belong_to(self)
+
+    def close(self) -> None:
+        """Give it up where it stands."""
+        self._coroutine.close()

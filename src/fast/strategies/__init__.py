@@ -1,0 +1,21 @@
+"""The programs and the presets.
+
+Job: say how workers talk, each strategy as short as its paper's pseudo-code.
+May import: collectives, core, parts, view, errors.
+Never: reads a clock, draws a random number, opens anything. `me` has all of that.
+"""
+
+from fast.strategies.catalogue import Preset, catalogue, find
+from fast.strategies.presets import allreduce, dpsgd, gossip, local_sgd, ssp, torus
+
+__all__ = [
+    "Preset",
+    "allreduce",
+    "catalogue",
+    "dpsgd",
+    "find",
+    "gossip",
+    "local_sgd",
+    "ssp",
+    "torus",
+]

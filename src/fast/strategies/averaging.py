@@ -1,0 +1,44 @@
+"""Averaging among all workers: every step (gradients) or every few steps (weights)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fast.core import Me, Strategy
+
+
+class AllReduce(Strategy):
+    """w <- optimizer(w, mean_i g_i): every worker takes the same step."""
+
+    synchronous = True
+    identity_alone = True
+
+    async def step(self, me: Me) -> None:
+        me.apply(await me.mean(me.gradient, weight=me.samples, read_only=True))
+
+
+@dataclass
+class Since:
+    """What happened since the last exchange."""
+
+    samples: int = 0
+
+
+class LocalSteps(Strategy):
+    """Local steps, and every `tau` steps w <- mean_i w_i, weighted by the samples in between."""
+
+    synchronous = True
+    identity_alone = True
+
+    def __init__(self, *, tau: int) -> None:
+        self.tau = tau
+
+    def state(self, me: Me) -> Since:
+        return Since()
+
+    async def step(self, me: Me) -> None:
+        me.apply(me.gradient)
+        me.state.samples += me.samples
+        if (me.steps + 1) % self.tau == 0:
+            me.weights.copy_(await me.mean(me.weights, weight=me.state.samples, read_only=True))
+            me.state.samples = 0

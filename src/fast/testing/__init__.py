@@ -1,0 +1,11 @@
+"""Public kits: what every implementation of a contract must pass, in one line of its own test.
+
+Job: check a topology or a strategy against its contract, on any number of workers.
+May import: everything but cli and lab.
+Never: is imported by the rest of the package, or asks for more than the contract says.
+"""
+
+from fast.testing.strategy import check_strategy
+from fast.testing.topology import check_topology, mixing_matrix
+
+__all__ = ["check_strategy", "check_topology", "mixing_matrix"]

@@ -1,0 +1,131 @@
+"""The contract of a transport."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fast.core.letter import Letter
+from fast.core.world import Reduction
+
+
+class Phase(IntEnum):
+    """How far a participant has come. It only ever grows."""
+
+    STARTING = 0
+    JOINED = 1
+    """It has published its layout and first weights."""
+    READY = 2
+    """It has adopted everybody's common start and trains."""
+    DONE = 3
+    """Its loop has ended, and all that it sent has been handed over."""
+    SETTLED = 4
+    """It has included what arrived after its last step and published its final weights."""
+    LEFT = 5
+    """It is not there any more."""
+
+
+class Status(NamedTuple):
+    """What a peer says about itself."""
+
+    phase: Phase
+    steps: int
+    samples: int
+    alive_ns: int
+    """When it gave its last sign of life, on this host's monotonic clock."""
+    waits: str
+    """What it waits for, in words; empty while it doesn't."""
+    wait_number: int
+    """Counts its waits, so that one long wait can be told from many short ones."""
+
+
+class Transport(ABC):
+    """One participant's way to the others. Ids run from 0 to `size` - 1.
+
+    Every verb but `sleep` and `reduce` returns at once.
+    """
+
+    id: int
+    size: int
+
+    @abstractmethod
+    def post(self, to: Iterable[int], letter: Letter, limit: int) -> tuple[int, ...]:
+        """Hand over a letter; its values are copied before this returns. Returns the peers for
+        whom there was no room because `limit` of our letters wait there unread."""
+
+    @abstractmethod
+    def arrivals(self) -> list[Letter]:
+        """Letters that have come in since, in order per sender."""
+
+    @abstractmethod
+    def release(self, letters: Iterable[Letter]) -> None:
+        """These letters' memory may be used again."""
+
+    @abstractmethod
+    def listen(self) -> int:
+        """A token for `sleep`. Take it before looking, so that nothing is missed in between."""
+
+    @abstractmethod
+    def sleep(self, token: int, seconds: float) -> None:
+        """Wait until something may have changed since `token`, at most this long."""
+
+    @abstractmethod
+    def phase(self, peer: int) -> Phase: ...
+
+    @abstractmethod
+    def status(self, peer: int) -> Status: ...
+
+    @abstractmethod
+    def set_phase(self, phase: Phase) -> None:
+        """Tell everybody, and wake whoever sleeps."""
+
+    @abstractmethod
+    def set_progress(self, steps: int, samples: int) -> None: ...
+
+    @abstractmethod
+    def set_waits(self, waits: str) -> None: ...
+
+    @abstractmethod
+    def beat(self) -> None:
+        """A sign of life, from the background thread."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Tensor:
+        """Zeroed bytes, 64-byte aligned, which peers can read in place where the transport can."""
+
+    @abstractmethod
+    def publish(self, name: str, tensor: Tensor) -> None:
+        """Let peers read a copy of these values under this name."""
+
+    @abstractmethod
+    def peek(self, peer: int, name: str) -> Tensor | None:
+        """What a peer has published, as flat bytes to read and not to change."""
+
+    def can_reduce(self, tensor: Tensor) -> bool:
+        """Whether `reduce` takes this tensor."""
+        return False
+
+    def reduce(
+        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, patience: Patience
+    ) -> Reduction:
+        """The canonical mean; its result is shared and read-only until the next one."""
+        raise NotImplementedError
+
+    def take_waited_ns(self) -> dict[int, int]:
+        """How long `reduce` waited for each peer since the last call."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Patience(ABC):
+    """Decides how long to wait for a peer. The runtime hands it in."""
+
+    @abstractmethod
+    def check(self, peers: tuple[int, ...], why: str) -> None:
+        """Called again and again during a wait; raises when it is no use."""

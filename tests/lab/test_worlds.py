@@ -1,0 +1,90 @@
+"""Real and simulated workers: the same task, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fast.engine import LocalEngine
+from fast.lab import Budget, Run, load_task, simulate_task, train_task
+from fast.loop.loading import strategy_from
+from fast.sim import Compute, parse_network, parse_straggler
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+OWN = f"{Path(__file__).parent / 'problems.py'}:Dropout"
+SYNCHRONOUS = ("allreduce", "local_sgd(tau=2)", "dpsgd", "ssp(bound=0)")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine() as engine:
+        yield engine
+
+
+def both(engine: LocalEngine, task: str, strategy: str, workers: int, epochs: float) -> tuple[Run, Run]:
+    budget, seed = Budget.of(load_task(task), workers, epochs), 3
+    real = train_task(task, strategy, workers=workers, budget=budget, seed=seed, engine=engine)
+    simulated = simulate_task(
+        load_task(task),
+        strategy_from(strategy),
+        workers=workers,
+        budget=budget,
+        network=parse_network("1gbit"),
+        compute=Compute(straggler=parse_straggler("3x@0.3")),
+        seed=seed,
+    )
+    return real, simulated
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+@pytest.mark.parametrize(("task", "workers", "epochs"), [("digits", 3, 1.2), (OWN, 2, 3), (OWN, 3, 2)])
+def test_synchronous_training_gives_the_same_bits_in_both_worlds(
+    engine: LocalEngine, task: str, workers: int, epochs: float, strategy: str
+) -> None:
+    """More than one epoch, each with a short last step; dropout and BatchNorm in the own task."""
+    real, simulated = both(engine, task, strategy, workers, epochs)
+    for ours, theirs in zip(real.weights, simulated.weights, strict=True):
+        assert torch.equal(ours, theirs)
+    assert real.final.keys() == simulated.final.keys()
+    for name, value in real.final.items():
+        assert torch.equal(value, simulated.final[name]), name
+    for ours, theirs in zip(real.ticks, simulated.ticks, strict=True):
+        assert all(torch.equal(value, theirs.state[name]) for name, value in ours.state.items())
+    for ours, theirs in zip(real.workers, simulated.workers, strict=True):
+        assert (ours.steps, ours.samples, ours.bytes_sent) == (
+            theirs.steps,
+            theirs.samples,
+            theirs.bytes_sent,
+        )
+        assert ours.staleness == theirs.staleness
+
+
+def test_one_worker_trains_as_in_the_simulator(engine: LocalEngine) -> None:
+    real, simulated = both(engine, OWN, "allreduce", 1, 2)
+    assert torch.equal(real.weights[0], simulated.weights[0])
+    assert real.workers[0].samples == simulated.workers[0].samples == 220
+
+
+def test_workers_that_never_wait_stop_together_at_the_budget(engine: LocalEngine) -> None:
+    """The total passes the budget by less than one step of each worker, and every tick is taken."""
+    real, simulated = both(engine, OWN, "gossip(p=0.5)", 3, 4)
+    for run in (real, simulated):
+        total = sum(report.samples for report in run.workers)
+        assert 440 <= total < 440 + 3 * 16
+        assert len(run.ticks) == 50
+        times = [tick.at_s for tick in run.ticks]
+        assert times == sorted(times) and times[0] > 0
+
+
+def test_staleness_is_measured_at_the_server(engine: LocalEngine) -> None:
+    """Every push is one included update. With P workers and bound s none is staler than (P - 1)(s + 1)."""
+    real, simulated = both(engine, OWN, "ssp(bound=1)", 3, 3)
+    for run in (real, simulated):
+        (server,) = run.servers
+        assert sum(server.staleness.values()) == sum(report.steps for report in run.workers)
+        assert all(not report.staleness for report in run.workers)
+        assert run.staleness.max_staleness == max(server.staleness) <= 2 * 2 * 2

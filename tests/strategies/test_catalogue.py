@@ -1,0 +1,139 @@
+"""Presets know their own call and their place, and refuse what can't work."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pytest
+
+from fast.core import Me, Strategy
+from fast.errors import PeerLost, UsageError
+from fast.parts import Full, Torus, sum_
+from fast.strategies import Preset, allreduce, catalogue, dpsgd, find, gossip, local_sgd, ssp, torus
+from fast.strategies.catalogue import canonical_call
+from fast.strategies.expression import parse_strategy
+from fast.testing import check_strategy
+
+
+def test_a_preset_builds_a_strategy_that_knows_its_call() -> None:
+    strategy = local_sgd(4)
+    assert isinstance(strategy, Strategy)
+    assert strategy.call == repr(strategy) == "local_sgd(tau=4)"
+    assert local_sgd().call == "local_sgd(tau=10)"
+
+
+def test_calls_spell_out_every_argument() -> None:
+    assert torus(sum_, topology=Torus(rows=2)).call == (
+        "torus(rule=sum, send='own', topology=torus(rows=2, columns=None))"
+    )
+    assert dpsgd(Full()).call == "dpsgd(topology=full())"
+    assert canonical_call("f", {"a": 1.5, "b": "x_", "c": (1, [2]), "d": None}) == (
+        "f(a=1.5, b='x_', c=(1, [2]), d=None)"
+    )
+
+
+def test_the_catalogue_has_every_preset_under_its_own_name() -> None:
+    known = catalogue()
+    assert set(known) >= {"allreduce", "local_sgd", "ssp", "dpsgd", "torus", "gossip"}
+    assert all(isinstance(each, Preset) and each.name == name for name, each in known.items())
+    assert find("torus") is torus
+
+
+def test_two_strategies_of_one_preset_are_two_objects() -> None:
+    assert allreduce() is not allreduce()
+
+
+@pytest.mark.parametrize("preset", catalogue().values(), ids=catalogue().keys())
+def test_a_row_of_the_taxonomy_is_complete(preset: Preset) -> None:
+    row = preset.row()
+    assert row["name"] == preset.name
+    assert row["scheduling"] in ("synchronous", "bounded delay", "unbounded delay")
+    assert row["optimization"] in ("central", "decentral")
+    assert all(row.values()), f"an empty cell in {row}"
+
+
+def test_wrong_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean allreduce"):
+        find("allreduc")
+    with pytest.raises(UsageError, match=r"Known: allreduce, local_sgd"):
+        find("zzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: local_sgd(tau=0), "from 1 on"),
+        (lambda: local_sgd(tau=2.5), "whole number"),
+        (lambda: ssp(bound=-1), "0 or more"),
+        (lambda: ssp(bound=nan), "0 or more"),
+        (lambda: ssp(bound="3"), "0 or more"),
+        (lambda: torus(send="both"), "'own'"),
+        (lambda: torus(rule=3), "a rule is mean, sum"),
+        (lambda: gossip(p=1.5), "from 0 to 1"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_when_built(call: Preset, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        call()
+
+
+# The public kit for strategies, here on the plainest members of each family
+
+
+@pytest.mark.parametrize("call", ["allreduce", "local_sgd(4)", "ssp(2)", "dpsgd", "torus", "gossip(p=0.5)"])
+def test_kit(call: str) -> None:
+    check_strategy(lambda: parse_strategy(call), workers=(1, 3), steps=120)
+
+
+class Idle(Strategy):
+    """Never applies anything."""
+
+    async def step(self, me: Me) -> None:
+        pass
+
+
+class Hoarder(Strategy):
+    """Keeps in itself what belongs into me.state, so that a second run goes another way."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    async def step(self, me: Me) -> None:
+        self.seen += 1
+        me.apply(me.gradient)
+        if self.seen > 150:
+            me.apply(me.gradient)
+
+
+class Liar(Strategy):
+    """Says that alone it is plain SGD, and halves every gradient."""
+
+    identity_alone = True
+
+    async def step(self, me: Me) -> None:
+        me.apply(me.gradient / 2)
+
+
+class Clinging(Strategy):
+    """Waits for a letter of everybody, also of those who have left."""
+
+    async def step(self, me: Me) -> None:
+        others = tuple(worker for worker in me.world.start_view.workers if worker != me.id)
+        me.send(others, me.gradient, tag="own")
+        for other in others:
+            await me.receive("own", other)
+        me.apply(me.gradient)
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "why"),
+    [
+        (Idle, AssertionError, "the mean of the replicas is 5.55 away"),
+        (Hoarder, AssertionError, "two different traces"),
+        (Liar, AssertionError, "differ from those of plain SGD"),
+        (Clinging, PeerLost, "still waits for its letter 'own'"),
+    ],
+)
+def test_the_kit_has_teeth(broken: type[Strategy], error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
+        check_strategy(broken, workers=(1, 2), steps=120)

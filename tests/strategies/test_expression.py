@@ -1,0 +1,260 @@
+"""Strategies as text: what is read, what comes back, what is refused and how it is answered."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fast.core import Strategy
+from fast.errors import UsageError
+from fast.parts import Channels, Full, Ring, Torus, mean, sum_
+from fast.strategies import catalogue
+from fast.strategies.expression import parse_strategies, parse_strategy
+from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
+from fast.strategies.server import StaleSynchronous
+
+
+def calls(text: str) -> list[str]:
+    return [strategy.call for strategy in parse_strategies(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("allreduce", "allreduce()"),
+        ("allreduce()", "allreduce()"),
+        ("local_sgd", "local_sgd(tau=10)"),
+        ("local_sgd(4)", "local_sgd(tau=4)"),
+        ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4)"),
+        ("ssp(inf)", "ssp(bound=inf)"),
+        ("ssp(bound=+2.5)", "ssp(bound=2.5)"),
+        ("dpsgd(full)", "dpsgd(topology=full())"),
+        ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3))"),
+        ("dpsgd(channels([(0, 1), (2, 1)]))", "dpsgd(topology=channels([(0, 1), (1, 2)]))"),
+        ("torus", "torus(rule=mean, send='own', topology=torus(rows=None, columns=None))"),
+        (
+            "torus(rule=sum, send='merged', topology=torus(rows=2))",
+            "torus(rule=sum, send='merged', topology=torus(rows=2, columns=None))",
+        ),
+    ],
+)
+def test_names_and_calls(text: str, call: str) -> None:
+    assert parse_strategy(text).call == call
+    assert parse_strategy(call).call == call
+
+
+def test_arguments_become_the_parts_themselves() -> None:
+    strategy = parse_strategy("torus(rule=sum, send='merged', topology=ring)")
+    assert isinstance(strategy, NeighbourGradients)
+    assert (strategy.rule, strategy.what, type(strategy.topology)) == (sum_, "merged", Ring)
+    mixed = parse_strategy("dpsgd(torus(columns=2))")
+    assert isinstance(mixed, MixNeighbours)
+    assert isinstance(mixed.topology, Torus)
+    assert mixed.topology.sides(8) == (4, 2)
+    unbounded = parse_strategy("ssp(inf)")
+    assert isinstance(unbounded, StaleSynchronous)
+    assert unbounded.bound == inf
+
+
+def test_a_list_is_one_expression() -> None:
+    assert calls("allreduce,ssp(bound=2),torus(rule=sum, send='own'),dpsgd(torus(2,3))") == [
+        "allreduce()",
+        "ssp(bound=2)",
+        "torus(rule=sum, send='own', topology=torus(rows=None, columns=None))",
+        "dpsgd(topology=torus(rows=2, columns=3))",
+    ]
+    assert calls("allreduce") == calls("allreduce,") == ["allreduce()"]
+
+
+def test_one_strategy_means_one() -> None:
+    with pytest.raises(UsageError, match="names 2"):
+        parse_strategy("allreduce,torus")
+
+
+# What a strategy says of itself reads back as the same strategy
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_preset_reads_back(name: str) -> None:
+    call = catalogue()[name]().call
+    assert parse_strategy(call).call == parse_strategy(name).call == call
+
+
+@given(st.integers(1))
+def test_local_sgd_reads_back(tau: int) -> None:
+    call = catalogue()["local_sgd"](tau=tau).call
+    assert parse_strategy(call).call == call
+
+
+@given(st.integers(0) | st.floats(0, inf))
+def test_ssp_reads_back(bound: float) -> None:
+    strategy = catalogue()["ssp"](bound=bound)
+    again = parse_strategy(strategy.call)
+    assert isinstance(strategy, StaleSynchronous)
+    assert isinstance(again, StaleSynchronous)
+    assert (again.call, again.bound) == (strategy.call, strategy.bound)
+
+
+@given(st.floats(0, 1))
+def test_gossip_reads_back(p: float) -> None:
+    call = catalogue()["gossip"](p=p).call
+    assert parse_strategy(call).call == call
+
+
+sides = st.none() | st.integers(1, 9)
+pairs = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda pair: pair[0] != pair[1])
+topologies = (
+    st.builds(Ring) | st.builds(Full) | st.builds(Torus, sides, sides) | st.builds(Channels, st.lists(pairs))
+)
+
+
+@given(st.sampled_from([mean, sum_]), st.sampled_from(["own", "merged"]), topologies)
+def test_torus_reads_back(rule: object, send: str, topology: object) -> None:
+    call = catalogue()["torus"](rule=rule, send=send, topology=topology).call
+    assert parse_strategy(call).call == call
+
+
+# Strategies in files
+
+
+class Mine(Strategy):
+    def __init__(self, *, p: float = 0.1, names: object = ()) -> None:
+        self.p, self.names = p, names
+
+
+def make(k: int, **rest: object) -> Strategy:
+    return Mine(p=k, names=rest)
+
+
+def load(path: str, name: str) -> object:
+    """A caller's way to files. Whoever asks for a file of another name has misread the text."""
+    assert path in ("my.py", "./some-dir/my.v2.py", "/абс/my.py", "~/a+b/my.py")
+    return {"Mine": Mine, "make": make, "number": 3, "Foreign": dict, "none": lambda: None,
+            "spread": lambda *args: Mine(), "built": Mine()}[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["my.py", "./some-dir/my.v2.py", "/абс/my.py", "~/a+b/my.py"])
+def test_a_strategy_from_a_file(path: str) -> None:
+    strategy = parse_strategy(f"{path}:Mine(p=-2)", load)
+    assert isinstance(strategy, Mine)
+    assert (strategy.p, strategy.call) == (-2, f"{path}:Mine(p=-2, names=())")
+    assert parse_strategy(f"{path}:Mine", load).call == f"{path}:Mine(p=0.1, names=())"
+    assert parse_strategy(strategy.call, load).call == strategy.call
+
+
+def test_a_function_from_a_file() -> None:
+    strategy = parse_strategy("my.py:make(3, deep=[1, (None, True)], topology=ring)", load)
+    assert strategy.call == "my.py:make(k=3, deep=[1, (None, True)], topology=ring())"
+    assert parse_strategy(strategy.call, load).call == strategy.call
+
+
+def test_a_list_mixes_files_and_names() -> None:
+    strategies = parse_strategies("/абс/my.py:Mine, torus ,my.py:make(1),./some-dir/my.v2.py:Mine(p=2)", load)
+    assert [strategy.call.split("(")[0] for strategy in strategies] == [
+        "/абс/my.py:Mine", "torus", "my.py:make", "./some-dir/my.v2.py:Mine",
+    ]  # fmt: skip
+
+
+def test_a_file_name_inside_quotes_is_text() -> None:
+    strategy = parse_strategy("""my.py:Mine(names=['other.py:Mine', "it's.py:Mine"])""", load)
+    assert isinstance(strategy, Mine)
+    assert strategy.names == ["other.py:Mine", "it's.py:Mine"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("my.py:number", "is 3. Name a subclass of Strategy"),
+        ("my.py:Foreign", "Name a subclass of Strategy"),
+        ("my.py:built", "Name a subclass of Strategy"),
+        ("my.py:none", "returned None"),
+        ("my.py:spread(1)", "can't be written as name=value"),
+        ("my.py:make", r"missing a required argument: 'k'.*takes: k, rest"),
+        ("my.py:make(k='3')", "k needs int, and this is str"),
+        ("my.py:Mine(q=3)", r"no argument 'q'.*takes: p=0.1, names=\(\)"),
+        ("torus(rule=my.py:make)", "only a strategy is read from a file"),
+        ("torus(topology=my.py:make(1))", "only a strategy is read from a file"),
+        ("my.py", "written file.py:Name"),
+        ("./my.py", "written file.py:Name"),
+    ],
+)
+def test_what_files_may_not_hold(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_strategy(text, load)
+
+
+def test_without_a_loader_files_are_refused() -> None:
+    with pytest.raises(UsageError, match="files aren't read here"):
+        parse_strategy("my.py:Mine")
+
+
+# Wrong texts and their answers
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("allreduc", "Did you mean allreduce?"),
+        ("local_sgd(tua=3)", "has no argument 'tua'. Did you mean tau? local_sgd takes: tau=10."),
+        ("allreduce(tau=3)", "allreduce takes no arguments."),
+        ("local_sgd(1, 2)", "too many positional arguments. local_sgd takes: tau=10."),
+        ("local_sgd(1, tau=2)", "multiple values for argument 'tau'"),
+        ("local_sgd(tau=1, tau=2)", "each argument is given once"),
+        ("torus(topology=torus(row=2))", "Did you mean rows? torus takes: rows=None, columns=None."),
+        ("torus(topology=torus(rows=0))", "a side is at least 1"),
+        ("dpsgd(toru)", "nothing is called 'toru'. Did you mean torus"),
+        ("torus(send=merged)", "A text goes in quotes: 'merged'."),
+        ("local_sgd(tau=0)", "a whole number from 1 on"),
+        # the wrong kind
+        ("torus(rule=ring)", "torus(rule=ring()): rule needs a rule (mean, sum), and this is a topology"),
+        ("dpsgd(mean)", "topology needs a topology (ring, full, torus, channels), and this is a rule"),
+        ("dpsgd(topology=3)", "topology needs a topology"),
+        ("dpsgd(None)", "topology needs a topology"),
+        ("local_sgd(tau='4')", "tau needs int, and this is str"),
+        ("local_sgd(tau=True)", "tau needs int, and this is bool"),
+        ("local_sgd(tau=4.0)", "tau needs int, and this is float"),
+        ("gossip(p=True)", "p needs float, and this is bool"),
+        ("torus(send=1)", "send needs str, and this is int"),
+        ("torus(rule=mean())", "mean is a rule and takes no arguments; write just mean"),
+        ("dpsgd(channels(3))", "channels needs Iterable[tuple[int, int]], and this is int"),
+        ("dpsgd(channels([(0, 1, 2)]))", "can't be built"),
+        # not of this language
+        ("", "names no strategy"),
+        ("  ", "names no strategy"),
+        ("()", "a strategy is a name or a call"),
+        ("3", "a strategy is a name or a call"),
+        ("'torus'", "a strategy is a name or a call"),
+        ("local_sgd(tau=1 + 2)", "found 1 + 2; an argument is a number"),
+        ("local_sgd(tau=b'x')", "an argument is a number"),
+        ("local_sgd(tau=-'x')", "only numbers have a sign"),
+        ("local_sgd(tau=-True)", "only numbers have a sign"),
+        ("local_sgd(*tau)", "found *tau"),
+        ("local_sgd(**tau)", "by its name"),
+        ("gossip(p=1j)", "found 1j"),
+        ("gossip(p=nan)", "nothing is called 'nan'"),
+        ("a.b()", "found a.b()"),
+        ("__import__('os').system('true')", "a strategy is a name or a call"),
+        ("local_sgd(tau=__import__('os'))", "nothing is called '__import__'"),
+        ("torus(rule=lambda *a: 1)", "found lambda"),
+        ("local_sgd(tau=" + "(" * 300 + ")" * 300 + ")", "too many nested parentheses"),
+    ],
+)
+def test_wrong_texts_are_answered(text: str, answer: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_strategies(text)
+    assert answer in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("torus(rule=", 5), ("allreduce, torus)", 16), ("torus torus", 6), ("my-dir/my.py:Mine(p=1]", 21)],
+)
+def test_syntax_errors_show_where(text: str, place: int) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_strategies(text, load)
+    _, shown, mark = str(raised.value).split("\n")
+    assert shown.strip() == text
+    assert mark.index("^") - shown.index(text) == place
