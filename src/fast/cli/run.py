@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +39,7 @@ def run_command(
 ) -> int:
     """Run SCRIPT on several workers of this machine; what follows it goes to the script."""
     check_workers(workers)
+    check_passed_on(context.args)
     if not Path(script).is_file():
         raise UsageError(f"there is no script {script}")
     if deadline <= 0:
@@ -62,6 +65,22 @@ def run_command(
     with LocalEngine() as engine, RunDisplay(script, workers) as display:
         outcome = engine.run(job, display)
     return end_of(outcome, json, display.summary())
+
+
+_OPTIONS = ("--workers", "--strategy", "--seed", "--threads", "--deadline", "--json")
+
+
+def check_passed_on(arguments: list[str]) -> None:
+    """A misspelt option of ours must not end up as the script's. What follows `--` is never ours."""
+    if "--" in sys.argv:
+        return
+    for argument in arguments:
+        near = get_close_matches(argument.split("=")[0], _OPTIONS, n=1, cutoff=0.75)
+        if argument.startswith("--") and near:
+            raise UsageError(
+                f"there is no option {argument}. Did you mean {near[0]}? If it is for the script, "
+                f"write -- before it: fast run script.py -- {argument}"
+            )
 
 
 def check_workers(workers: int) -> None:

@@ -27,28 +27,32 @@ def canonical_mean(tensors: Sequence[Tensor], weights: Sequence[float], out: Ten
     """
     _check_alike(tensors, weights)
     first = tensors[0]
-    wide = torch.float32 if first.dtype in _HALF else first.dtype
-    total = sum(weights)
-    if total == 0 or all(weight == weights[0] for weight in weights):
-        accumulated = _start(first, wide, out)
-        for tensor in tensors[1:]:
-            accumulated.add_(tensor.to(wide))
-        accumulated.div_(len(tensors))
+    if out is None:
+        out = torch.empty_like(first, memory_format=torch.contiguous_format)
+    add_up(tensors, weights, out)
+    return out
+
+
+def add_up(tensors: Sequence[Tensor], weights: Sequence[float], out: Tensor) -> None:
+    """The arithmetic of `canonical_mean`, without its checks: for slices, again and again."""
+    first = tensors[0]
+    if first.dtype in _HALF:
+        wide = torch.empty(first.shape, dtype=torch.float32)
+        add_up([tensor.to(torch.float32) for tensor in tensors], weights, wide)
+        out.copy_(wide)
+    elif len(set(weights)) == 1 or sum(weights) == 0:
+        if len(tensors) == 1:
+            out.copy_(first)
+        else:
+            torch.add(first, tensors[1], out=out)
+        for tensor in tensors[2:]:
+            out.add_(tensor)
+        out.div_(len(tensors))
     else:
-        accumulated = _start(first, wide, out).mul_(weights[0])
+        torch.mul(first, weights[0], out=out)
         for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
-            accumulated.add_(tensor.to(wide) * weight)
-        accumulated.div_(total)
-    if out is not None:
-        return out if accumulated is out else out.copy_(accumulated)
-    return accumulated.to(first.dtype)
-
-
-def _start(first: Tensor, wide: torch.dtype, out: Tensor | None) -> Tensor:
-    """A private copy of the first tensor to add to: in `out` if that is wide enough."""
-    if out is not None and out.dtype == wide:
-        return out.copy_(first)
-    return first.to(wide, copy=True)
+            out.add_(tensor * weight)
+        out.div_(sum(weights))
 
 
 def _check_alike(tensors: Sequence[Tensor], weights: Sequence[float]) -> None:

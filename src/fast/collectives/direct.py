@@ -7,6 +7,8 @@ but in two hops, and the order of the sum is ours.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -78,4 +80,4 @@ def _cuts(flat: Tensor, count: int) -> list[slice]:
     unit = ALIGN_BYTES // flat.element_size()
     units = -(-flat.numel() // unit)
     edges = [min(units * k // count * unit, flat.numel()) for k in range(count + 1)]
-    return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(edges)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import selectors
 import signal
@@ -159,8 +160,12 @@ class Host:
                 os.close(reader)
         self._selector.close()
         self._control.close()
-        sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")
-        sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")
+        sys.stdout = io.TextIOWrapper(
+            io.FileIO(1, "w", closefd=False), "utf-8", "replace", line_buffering=True
+        )
+        sys.stderr = io.TextIOWrapper(
+            io.FileIO(2, "w", closefd=False), "utf-8", "replace", line_buffering=True
+        )
 
     # Watching
 

@@ -12,6 +12,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -91,10 +93,19 @@ def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) ->
         channel.send({"event": "failed", "message": str(error), "usage": True})
     except BaseException as error:
         code = 1
-        text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(type(error), error, _users_frames(error)))
         summary = traceback.format_exception_only(error)[-1].strip()
         channel.send({"event": "failed", "message": summary, "traceback": text})
     _leave(code)
+
+
+def _users_frames(error: BaseException) -> TracebackType | None:
+    """The traceback from the user's own first frame on; all of it where there is none."""
+    ours = (str(Path(__file__).parents[1]), "<frozen")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(ours):
+        trace = trace.tb_next
+    return trace or error.__traceback__
 
 
 def _exit_code(stop: SystemExit) -> int:

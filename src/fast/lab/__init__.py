@@ -7,9 +7,10 @@ copies are worth is found out after the run.
 """
 
 from fast.lab.budget import Budget
-from fast.lab.comparison import Comparison, Listener, Plan, Real, Result, Simulated, compare, run_plan
+from fast.lab.comparison import Listener, Plan, Real, Simulated, compare, run_plan
 from fast.lab.measures import Run
 from fast.lab.real import train_task
+from fast.lab.results import Comparison, Result
 from fast.lab.simulated import simulate_task
 from fast.lab.tasks import TASKS, load_task
 

@@ -2,84 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import torch
 from torch import nn
 
 from fast.core import Strategy, Task
 from fast.engine import LocalEngine
 from fast.errors import UsageError
 from fast.lab.budget import Budget
-from fast.lab.measures import Run, State, live_state, one_thread
+from fast.lab.measures import Run, live_state
 from fast.lab.real import train_task
+from fast.lab.results import Comparison, Result, judge
 from fast.lab.simulated import simulate_task
 from fast.lab.tasks import epochs_of, load_task, target_of
 from fast.loop.loading import strategies_from, strategy_from
 from fast.sim import NETWORKS, Compute, ComputeModel, Network
-
-WorldName = Literal["real", "sim"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """One row. Time is real or virtual, counted from the common start to the first tick at which
-    the mean of the workers' copies reaches the target.
-
-    `steps` is the mean over workers, `samples` the sum. `bytes_sent_per_worker` doesn't contain
-    what servers sent. Staleness is measured where updates are included: at the server, if there
-    is one. `consensus_distance` is sqrt(mean_i |w_i - m|^2) / |m| of the replicas' final weights
-    before they are consolidated. `wait_fraction` is the share of its time that a worker waited.
-    """
-
-    strategy: str
-    seed: int
-    reached_target: bool = False
-    time_to_target_s: float | None = None
-    final_score: float | None = None
-    steps: float | None = None
-    samples: int | None = None
-    bytes_sent_per_worker: float | None = None
-    mean_staleness: float | None = None
-    max_staleness: int | None = None
-    consensus_distance: float | None = None
-    wait_fraction: float | None = None
-    error: str | None = None
-    """Why this strategy has no figures; None for one that was trained."""
-
-    def to_json(self) -> dict[str, Any]:
-        row = {field.name: _finite(getattr(self, field.name)) for field in fields(self)}
-        if self.error is None:
-            del row["error"]
-        return row
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All rows, and what they have in common."""
-
-    task: str
-    workers: int
-    world: WorldName
-    target: float
-    results: Sequence[Result]
-
-    @property
-    def failed(self) -> bool:
-        return any(result.error is not None for result in self.results)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "task": self.task,
-            "workers": self.workers,
-            "world": self.world,
-            "target": self.target,
-            "results": [result.to_json() for result in self.results],
-        }
 
 
 class Listener(Protocol):
@@ -101,6 +40,9 @@ class Silent:
     def begins(self, strategy: str, seed: int, steps: int) -> None: ...
     def event(self, message: dict[str, Any]) -> None: ...
     def ends(self, result: Result) -> None: ...
+
+
+SILENT = Silent()
 
 
 @dataclass(frozen=True)
@@ -151,7 +93,7 @@ class Simulated:
     """The simulated world of a comparison."""
 
     network: Network = NETWORKS["1gbit"]
-    compute: ComputeModel = Compute()
+    compute: ComputeModel = field(default_factory=Compute)
 
 
 @dataclass(frozen=True)
@@ -161,13 +103,16 @@ class Real:
     deadline_s: float = 60.0
 
 
+REAL = Real()
+
+
 def compare(
     task: str,
     strategies: str | Sequence[str | Strategy],
     workers: int,
     *,
-    world: Real | Simulated = Real(),
-    listener: Listener = Silent(),
+    world: Real | Simulated = REAL,
+    listener: Listener = SILENT,
     **options: Any,
 ) -> Comparison:
     """Train a task with each strategy; `options` are those of `Plan.of`.
@@ -178,7 +123,7 @@ def compare(
     return run_plan(Plan.of(task, strategies, workers, **options), world, listener)
 
 
-def run_plan(plan: Plan, world: Real | Simulated, listener: Listener = Silent()) -> Comparison:
+def run_plan(plan: Plan, world: Real | Simulated, listener: Listener = SILENT) -> Comparison:
     """Run a comparison that has been checked."""
     if isinstance(world, Simulated):
         results = [_attempt(plan, *run, _simulate(plan, world, listener), listener) for run in plan.runs()]
@@ -228,46 +173,12 @@ def _attempt(plan: Plan, strategy: Strategy, seed: int, train: Trainer, listener
     """A strategy may be anybody's code: whatever it raises ends its own row and no other."""
     listener.begins(repr(strategy), seed, plan.budget.steps)
     try:
-        result = judge(plan, strategy, seed, train(strategy, seed))
+        result = judge(plan.task, plan.target, repr(strategy), seed, train(strategy, seed))
     except Exception as error:
         listener.event({"event": "failed", "error": error})
         result = Result(repr(strategy), seed, error=str(error) or type(error).__name__)
     listener.ends(result)
     return result
-
-
-def judge(plan: Plan, strategy: Strategy, seed: int, run: Run) -> Result:
-    """What a run was worth."""
-    score = _Judge(plan.task)
-    reached = next((tick for tick in run.ticks if score(tick.state) >= plan.target), None)
-    workers, stale = len(run.workers), run.staleness
-    return Result(
-        strategy=repr(strategy),
-        seed=seed,
-        reached_target=reached is not None,
-        time_to_target_s=None if reached is None else reached.at_s,
-        final_score=score(run.final),
-        steps=sum(report.steps for report in run.workers) / workers,
-        samples=sum(report.samples for report in run.workers),
-        bytes_sent_per_worker=sum(report.bytes_sent for report in run.workers) / workers,
-        mean_staleness=stale.mean_staleness,
-        max_staleness=stale.max_staleness,
-        consensus_distance=run.consensus_distance,
-        wait_fraction=sum(report.waiting_share for report in run.workers) / workers,
-    )
-
-
-class _Judge:
-    """Scores a model's values on the test data."""
-
-    def __init__(self, task: Task) -> None:
-        self._task, self._test = task, task.test()
-        self._model = task.model().eval()
-
-    def __call__(self, state: State) -> float:
-        self._model.load_state_dict(state)
-        with torch.no_grad(), one_thread():
-            return float(self._task.score(self._model, self._test))
 
 
 # Checks
@@ -297,7 +208,3 @@ def _check_named(strategies: Sequence[Strategy]) -> None:
 def _nbytes(task: Task) -> int:
     model: nn.Module = task.model()
     return sum(value.numel() * value.element_size() for value in live_state(model).values())
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -67,8 +67,11 @@ class Run:
     def staleness(self) -> Meter:
         """Of all updates that anybody included, wherever that was."""
         meter = Meter()
-        for report in (*self.workers, *self.servers):
-            for staleness, count in report.staleness.items():
+        everywhere = [report.staleness for report in self.workers] + [
+            report.staleness for report in self.servers
+        ]
+        for counts in everywhere:
+            for staleness, count in counts.items():
                 meter.staleness[staleness] = meter.staleness.get(staleness, 0) + count
         return meter
 

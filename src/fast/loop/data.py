@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import torch
@@ -39,9 +40,9 @@ def shard(loader: Iterable[Any]) -> Iterable[Any]:
             "the loader has a DistributedSampler, which already divides the data. "
             "Drop the sampler, or use fast.own(loader)."
         )
-    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
-        if type(loader.batch_sampler) is BatchSampler:
-            return _ShardedLoader(loader, seat)
+    by_samples = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
+    if isinstance(loader, DataLoader) and by_samples and not isinstance(loader.dataset, IterableDataset):
+        return _ShardedLoader(loader, seat)
     return _ShardedBatches(loader, seat)
 
 
@@ -92,7 +93,8 @@ class _ShardedBatches:
         self._loader, self._seat = loader, seat
 
     def __len__(self) -> int:
-        return -(-len(self._loader) // self._seat.workers)  # type: ignore[arg-type]
+        batches = len(self._loader)  # type: ignore[arg-type]
+        return ceil(batches / self._seat.workers)
 
     def __iter__(self) -> Iterator[Any]:
         seat = self._seat

@@ -34,7 +34,7 @@ class Topology(ABC):
             for other in self.links(index, size, round_)
         }
 
-    def check(self, size: int) -> None:
+    def check(self, size: int) -> None:  # noqa: B027 (most topologies connect any number)
         """Refuse a number of workers that this topology can't connect."""
 
     def describe(self, size: int) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fast.collectives.canonical import canonical_mean
+from fast.collectives.canonical import add_up
 from fast.core.letter import union
 from fast.core.world import Reduction
 from fast.errors import UsageError
@@ -156,6 +156,9 @@ class ShmReducer:
 
     def _await(self, group: _Group, peer: int, word: int, patience: Patience, why: str) -> bool:
         """Wait until a peer's word has reached this round. False if it left before."""
+        entry = self._entry(group, peer)
+        if entry is not None and self._controls[peer].words64[entry + word] >= group.round:
+            return True
         began = time.monotonic_ns()
         try:
             return self._await_word(group, peer, word, patience, why)
@@ -245,7 +248,7 @@ class ShmReducer:
             group.plan_key = key
             group.chunks = _chunks(inputs, output, members.index(self._id), len(members))
         for inputs, out in group.chunks:
-            canonical_mean(inputs, weights, out=out)
+            add_up(inputs, weights, out)
 
     def _union(self, group: _Group, members: tuple[int, ...]) -> int | None:
         present: int | None = 0

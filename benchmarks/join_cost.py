@@ -1,0 +1,66 @@
+"""What `fast.join` costs a single worker, against bare PyTorch in the same process.
+
+Two rows per model. Joined with "allreduce", one worker's step is torch's own and a counter. The
+second row runs all of the machinery for nothing: collect the gradient, a mean over one, apply it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+
+import harness
+from harness import Times
+from training_step import MODELS, _fresh, batch, step
+
+import fast
+from fast.engine import current_seat
+from fast.loop.session import close_sessions
+from fast.strategies.averaging import AllReduce
+
+OURS, MACHINERY, BARE = "joined", "joined, all machinery", "bare PyTorch"
+
+
+class Through(AllReduce):
+    """The same program, but also driven when there is nobody to talk to."""
+
+    identity_alone = False
+
+
+def worker(widths: list[int], repetitions: int, rounds: int, folder: str) -> Times:
+    """The only worker; `folder` isn't needed."""
+    x, y = batch(widths, 0)
+    contestants = {
+        BARE: partial(step, *_fresh(widths), x, y),
+        OURS: partial(step, *fast.join(*_fresh(widths), "allreduce"), x, y),
+        MACHINERY: partial(step, *fast.join(*_fresh(widths), Through()), x, y),
+    }
+    times = harness.take_turns(
+        contestants, repetitions=repetitions, rounds=rounds, meet=lambda: None
+    )
+    close_sessions(current_seat())
+    return times
+
+
+def main() -> None:
+    options = harness.options(__doc__)
+    repetitions = 7 if options.quick else 41
+    rows, remarks = [], []
+    with harness.engine() as engine:
+        for model, widths in MODELS.items():
+            rounds = 20 if max(widths) > 100 else 200
+            times = harness.run(
+                engine, 1, "join_cost:worker", widths=widths, repetitions=repetitions, rounds=rounds
+            )
+            for ours in (OURS, MACHINERY):
+                row = harness.compare(f"{model}, {ours}", times[ours], times[BARE], BARE, "us")
+                extra = statistics.median(a - b for a, b in zip(times[ours], times[BARE], strict=True)) * 1e6
+                rows.append(row)
+                remarks.append(f"{row.name}: {extra:+.1f} us a step, {100 * (1 / row.ratio - 1):+.1f} %")
+    harness.report(rows, options.json)
+    for remark in remarks:
+        harness.note(remark)
+
+
+if __name__ == "__main__":
+    main()
