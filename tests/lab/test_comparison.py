@@ -70,7 +70,7 @@ def test_a_straggler_holds_back_those_who_wait_and_leaves_its_steps_to_those_who
 def test_a_strategy_that_fails_leaves_the_others_alone() -> None:
     comparison = compare(OWN, f"{BROKEN},allreduce", 2, world=Simulated(), epochs=2)
     failed, fine = comparison.to_json()["results"]
-    assert comparison.failed and failed["error"] == "an idea that doesn't work"
+    assert comparison.failed and failed["error"] == "ValueError: an idea that doesn't work"
     assert failed["reached_target"] is False and failed["final_score"] is None
     assert "error" not in fine and fine["final_score"] is not None
 

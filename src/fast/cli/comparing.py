@@ -95,6 +95,8 @@ class CompareDisplay:
                 self._tell_progress(sum(steps) / len(steps), message.get("virtual_s"))
             case {"event": "line", "who": who, "text": text}:
                 self._print(f"[{who}] {text}")
+            case {"event": "say", "text": text}:
+                self._print(f"fast: {text}")
             case {"event": "failed", "error": Exception() as error}:
                 self._print(_details(error))
 

@@ -299,7 +299,8 @@ class Me:
         return view_now(self.world.start_view, departures, keep=self.id, step=step)
 
     def open_turn(self) -> None:
-        self.view = self._view_now()
+        if not self.is_server:  # a server's view changes in `news`, so that no departure passes it by
+            self.view = self._view_now()
         self._fresh = []
 
     def close_turn(self) -> None:

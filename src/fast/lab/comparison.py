@@ -10,7 +10,7 @@ from torch import nn
 
 from fast.core import Strategy, Task
 from fast.engine import LocalEngine
-from fast.errors import UsageError
+from fast.errors import FastError, UsageError
 from fast.lab.budget import Budget
 from fast.lab.measures import Run, live_state
 from fast.lab.real import train_task
@@ -176,7 +176,8 @@ def _attempt(plan: Plan, strategy: Strategy, seed: int, train: Trainer, listener
         result = judge(plan.task, plan.target, repr(strategy), seed, train(strategy, seed))
     except Exception as error:
         listener.event({"event": "failed", "error": error})
-        result = Result(repr(strategy), seed, error=str(error) or type(error).__name__)
+        own = isinstance(error, FastError)
+        result = Result(repr(strategy), seed, error=str(error) if own else f"{type(error).__name__}: {error}")
     listener.ends(result)
     return result
 

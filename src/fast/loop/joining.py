@@ -15,7 +15,7 @@ from fast.engine import Seat, current_seat
 from fast.errors import NotFinite, UsageError
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session
-from fast.runtime import WorkerRuntime
+from fast.runtime import WorkerRuntime, seed_gradient
 from fast.trace import Observer
 from fast.view import View
 
@@ -99,8 +99,12 @@ def _join_alone(
         nonlocal steps
         steps += 1
         transport.set_progress(steps, 0)
+        if seat.seed is not None:
+            seed_gradient(seat.seed, seat.id, steps)
 
     optimizer.register_step_post_hook(after_step)
+    if seat.seed is not None:
+        seed_gradient(seat.seed, seat.id, 0)
     return Session(model, optimizer, None)
 
 

@@ -7,7 +7,7 @@ Never: starts processes (engine does), or knows torch modules (adapters do): it 
 
 from fast.runtime.rendezvous import Hello
 from fast.runtime.server import run_server
-from fast.runtime.worker import WorkerRuntime
+from fast.runtime.worker import WorkerRuntime, seed_gradient
 from fast.runtime.world import RealWorld
 
-__all__ = ["Hello", "RealWorld", "WorkerRuntime", "run_server"]
+__all__ = ["Hello", "RealWorld", "WorkerRuntime", "run_server", "seed_gradient"]

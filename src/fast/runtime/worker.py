@@ -83,7 +83,7 @@ class WorkerRuntime:
         meet(self.world, hello, self.replica.weights, rest)
         self.replica.settle()
         drive(start(self.me))
-        self._seed_gradient()
+        seed_gradient(self._seed, self.me.id, self.me.steps)
 
     def step(self) -> None:
         """The exchange, inside the user's `optimizer.step()`."""
@@ -98,11 +98,7 @@ class WorkerRuntime:
         self.replica.settle()
         self.samples += self.replica.samples
         self.transport.set_progress(self.me.steps, self.samples)
-        self._seed_gradient()
-
-    def _seed_gradient(self) -> None:
-        """Dropout and the like depend on (seed, worker, step) only, as in the simulator."""
-        torch.default_generator.manual_seed(gradient_seed(self._seed, self.me.id, self.me.steps))
+        seed_gradient(self._seed, self.me.id, self.me.steps)
 
     # The end
 
@@ -165,6 +161,17 @@ class WorkerRuntime:
             (name, mean_of(copies))
             for (name, _), copies in zip(named, zip(*per_worker, strict=True), strict=True)
         ]
+
+
+def seed_gradient(seed: int, worker: int, step: int) -> None:
+    """Dropout and the like depend on (seed, worker, step) only, in both worlds.
+
+    What torch.manual_seed does, without its queue for devices that were never used: that queue
+    grows for ever and costs more than a small gradient.
+    """
+    torch.default_generator.manual_seed(gradient_seed(seed, worker, step))
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(gradient_seed(seed, worker, step))
 
 
 def mean_of(copies: Sequence[Tensor]) -> Tensor:

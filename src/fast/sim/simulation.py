@@ -6,11 +6,9 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
-
 from fast.core import Letter, Me, Replica, Strategy, end_turn, serve_turn, start, step_turn
-from fast.core.seeds import gradient_seed
 from fast.errors import Deadlock, FastError, UsageError
+from fast.runtime import seed_gradient
 from fast.sim import checkpoint
 from fast.sim.compute import ComputeModel
 from fast.sim.events import Events
@@ -176,7 +174,7 @@ class Simulation:
             await p.world.compute(self._compute.duration_ns(me.id, len(self.workers), me.steps, self.seed))
             # Only this worker's own turns change its weights, so they are still those of the start.
             if self._seed_torch:
-                _seed_generators(gradient_seed(self.seed, me.id, me.steps))
+                seed_gradient(self.seed, me.id, me.steps)
             worker.compute(batch)
             await step_turn(me)
             self.total_samples += me.samples
@@ -265,14 +263,6 @@ def _participant(
     world: SimWorld, replica: Replica, strategy: Strategy, worker: SimWorker | None
 ) -> Participant:
     return Participant(Me(world, replica, strategy), world, worker)
-
-
-def _seed_generators(seed: int) -> None:
-    """What torch.manual_seed does, without its queue for devices that were never used: that queue
-    grows for ever and costs more than a small gradient."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
 
 
 def _deadlock(stuck: Sequence[tuple[Participant, Program]], workers: Sequence[Participant]) -> Deadlock:

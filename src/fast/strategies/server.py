@@ -58,14 +58,14 @@ class StaleSynchronous(Strategy):
     async def _serve_each(self, me: Me) -> None:
         """Bound > 0: each push is applied on arrival, scaled by its share of the samples."""
         books: Clocks = me.state
-        slowest = min((books.pushed[worker] for worker in me.workers), default=inf)
-        ready = [worker for worker, clock in books.reading.items() if clock - slowest <= self.bound]
-        me.send(ready, me.weights, tag="read")
-        for worker in ready:
-            del books.reading[worker]
         for push in await me.news("push"):
             books.samples[push.sender] = push.weight
             seen = sum(books.samples.values()) / len(books.samples) * len(me.workers)
             me.apply(push.tensor * (push.weight / (seen or 1.0)), of=[push], rates=push.note["rates"])
             books.pushed[push.sender] += 1
             books.reading[push.sender] = books.pushed[push.sender]
+        slowest = min((books.pushed[worker] for worker in me.workers), default=inf)
+        ready = [worker for worker, clock in books.reading.items() if clock - slowest <= self.bound]
+        me.send(ready, me.weights, tag="read")
+        for worker in ready:
+            del books.reading[worker]

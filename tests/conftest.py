@@ -1,0 +1,39 @@
+"""What all tests share: one torch thread, and one warm host for all real workers of a test run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from running import Runner
+
+from fast.engine import LocalEngine
+
+TESTS = Path(__file__).resolve().parent
+BODIES = (TESTS, TESTS / "loop", TESTS / "engine")
+"""Where the functions are that run inside real workers; their host must be able to import them."""
+
+os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, BODIES), os.environ.get("PYTHONPATH", "")])
+settings.register_profile("fast", deadline=None)
+settings.load_profile("fast")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[LocalEngine]:
+    """Importing torch takes seconds; every run forks its workers from this one host."""
+    with LocalEngine() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def runner(engine: LocalEngine) -> Runner:
+    return Runner(engine)

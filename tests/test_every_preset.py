@@ -1,0 +1,240 @@
+"""What must hold for each preset alike: one table, the same tests for every row."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from preset_bodies import FLAT_BYTES, OPTIMUM, own_weights, simulation, train_alone
+from running import Runner, as_text, from_text, plainly
+from table import CALLS, PRESETS
+
+from fast.core.seeds import stream_seed
+from fast.engine import Outcome
+from fast.loop.loading import strategy_from
+from fast.sim import Compute, Straggler, TraceHash
+from fast.strategies import catalogue
+from fast.testing import check_strategy
+from fast.trace import Meter
+from fast.view import View
+
+WORKERS, STEPS = 3, 60
+EQUAL, UNEQUAL = (STEPS,) * WORKERS, (20, 60, 35)
+LETTER_BYTES = FLAT_BYTES + 256
+MEAN_BYTES = 2 * (WORKERS - 1) * FLAT_BYTES // WORKERS
+
+every_call = pytest.mark.parametrize("call", CALLS)
+every_synchronous_call = pytest.mark.parametrize(
+    "call", [call for call in CALLS if strategy_from(call).synchronous]
+)
+
+
+def test_the_table_has_every_preset():
+    assert set(PRESETS) == set(catalogue())
+    for name, calls in PRESETS.items():
+        assert calls and all(strategy_from(call).call.startswith(f"{name}(") for call in calls)
+
+
+# Two runs of each call on real workers, used by several tests
+
+
+class RealRuns:
+    """Each run once, whoever asks. With equal numbers of steps nobody leaves before all are done."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._outcome = cache(
+            lambda call, steps: runner.outcome(
+                "preset_bodies:train",
+                len(steps),
+                serve="preset_bodies:serve",
+                strategy=call,
+                steps=steps,
+                together=len(set(steps)) == 1,
+            )
+        )
+
+    def outcome(self, call: str, steps: tuple[int, ...]) -> Outcome:
+        outcome = self._outcome(call, steps)
+        assert outcome.failure is None, f"{outcome.failure.message}\n{outcome.failure.traceback}"
+        return outcome
+
+    def results(self, call: str, steps: tuple[int, ...]) -> list[Any]:
+        return self.outcome(call, steps).results
+
+
+@pytest.fixture(scope="module")
+def real(runner: Runner) -> RealRuns:
+    return RealRuns(runner)
+
+
+# It converges
+
+
+@every_call
+def test_it_passes_the_kit_on_simulated_workers(call):
+    """Converges to the known optimum, repeats itself, survives departures, is the identity alone."""
+    check_strategy(lambda: strategy_from(call), workers=(1, 3), steps=80)
+
+
+@pytest.mark.real
+@every_call
+def test_it_converges_on_real_workers(call, real):
+    for result in real.results(call, EQUAL):
+        final = from_text(result["final"], torch.float32)
+        assert float((final - OPTIMUM).norm() / OPTIMUM.norm()) < 0.02
+
+
+# The same bits
+
+
+@every_call
+def test_same_seed_same_trace_and_same_bits(call):
+    ends = []
+    for _ in range(2):
+        trace = TraceHash()
+        simulated = simulation(strategy_from(call), (9, 9, 9, 9), seed=4, observers=[trace])
+        simulated.run()
+        ends.append((trace.hexdigest(), trace.records, simulated.now_ns, own_weights(simulated)))
+    assert ends[0] == ends[1]
+    assert ends[0][1] > 0
+
+
+@pytest.mark.real
+@every_synchronous_call
+@pytest.mark.parametrize("steps", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+def test_real_equals_simulated_bit_for_bit(call, steps, real):
+    """Also where workers leave early: then every view changes at the same step in both worlds."""
+    simulated = simulation(strategy_from(call), steps)
+    simulated.run()
+    results = real.results(call, steps)
+    assert [result["settled"] for result in results] == own_weights(simulated)
+    assert len({result["settled"] for result in results}) == 1 or "dpsgd" in call or steps == UNEQUAL
+
+
+# Staleness and bytes
+
+
+@pytest.mark.real
+@every_call
+def test_staleness_stays_within_its_bound(call, real):
+    """At a server with bound s, each other worker can push 2 s + 1 times between a read and the push
+    that answers it: it may be s clocks behind at the read, and s + 1 ahead at the push."""
+    outcome = real.outcome(call, EQUAL)
+    measured = [meter_of(result) for result in (*outcome.results, *outcome.server_results)]
+    slow_worker = Meter()
+    simulated = simulation(
+        strategy_from(call), EQUAL, observers=[slow_worker], compute=Compute(0.02, Straggler(5.0))
+    )
+    simulated.run()
+    bound = {"ssp(bound=2)": (WORKERS - 1) * 5}.get(call, 0 if strategy_from(call).synchronous else None)
+    for meter in (*measured, slow_worker):
+        if bound is not None:
+            assert meter.max_staleness <= bound
+    if not strategy_from(call).synchronous:
+        assert slow_worker.max_staleness > 0, "nobody is late, although one worker is five times slower"
+
+
+def meter_of(result: dict[str, Any]) -> Meter:
+    return Meter(staleness=dict(result["staleness"]))
+
+
+@pytest.mark.real
+@every_call
+def test_bytes_sent_are_the_formula_in_both_worlds(call, real):
+    expected = [bytes_of(call, worker) for worker in range(WORKERS)]
+    assert min(expected) > 0
+    assert [result["bytes"] for result in real.results(call, EQUAL)] == expected
+    meters = [Meter() for _ in range(WORKERS + 1)]
+    simulated = simulation(
+        strategy_from(call), [STEPS + 1] * WORKERS, observers=[lambda record: meters[record.who](record)]
+    )
+    simulated.run(pause_after=STEPS)  # so that nobody has left
+    assert [meter.bytes_sent for meter in meters[:WORKERS]] == expected
+
+
+def bytes_of(call: str, worker: int) -> int:
+    """What the preset's docstring says, for STEPS steps of one worker of WORKERS."""
+    strategy = strategy_from(call)
+    name = call.partition("(")[0]
+    if name == "allreduce":
+        return STEPS * MEAN_BYTES
+    if name == "local_sgd":
+        return STEPS // strategy.tau * MEAN_BYTES
+    if name == "ssp":
+        return STEPS * LETTER_BYTES
+    if name == "gossip":
+        return gossip_sends(worker, 0.3) * LETTER_BYTES
+    neighbours = len(strategy.topology.neighbours(worker, View(0, tuple(range(WORKERS))), 0))
+    rounds = STEPS + 1 if name == "dpsgd" else STEPS  # dpsgd sends at the start, then after every step
+    return rounds * neighbours * LETTER_BYTES
+
+
+def gossip_sends(worker: int, p: float) -> int:
+    """How often this worker's own stream of random numbers says so; a send draws its receiver too."""
+    stream, sends = Random(stream_seed(0, "draw", worker)), 0
+    for _ in range(STEPS):
+        if stream.random() < p:
+            sends += 1
+            stream.random()
+    return sends
+
+
+# Leaving
+
+
+@pytest.mark.real
+@every_call
+def test_a_worker_that_ends_early_leaves_politely(call, real):
+    results = real.results(call, UNEQUAL)
+    assert [result["steps"] for result in results] == list(UNEQUAL)
+    assert len({result["final"] for result in results}) == 1
+    final = from_text(results[0]["final"], torch.float32)
+    assert float((final - OPTIMUM).norm() / OPTIMUM.norm()) < 0.2
+    if not strategy_from(call).servers(WORKERS):
+        replicas = [from_text(result["settled"], torch.float32) for result in results]
+        assert torch.equal(final, ((replicas[0] + replicas[1]) + replicas[2]) / 3)
+
+
+# Save and resume
+
+
+@every_call
+@pytest.mark.parametrize("steps", [(12, 12, 12), (12, 4, 9)], ids=["equal", "unequal"])
+def test_resumed_equals_continued(call, steps):
+    """A checkpoint between two turns holds all that the rest of the training depends on."""
+
+    def second_half(resume):
+        trace = TraceHash()
+        simulated = simulation(strategy_from(call), steps, seed=2, observers=[trace])
+        if resume is None:
+            simulated.run(pause_after=5)
+        else:
+            simulated.restore(resume)
+        saved = simulated.checkpoint()
+        trace.__init__()
+        simulated.run()
+        return (trace.hexdigest(), trace.records, simulated.now_ns, own_weights(simulated)), saved
+
+    continued, saved = second_half(None)
+    assert second_half(saved)[0] == continued
+    assert second_half(saved)[0] == continued  # a checkpoint can be used again
+
+
+# Alone
+
+
+@every_call
+def test_alone_it_is_the_identity(call):
+    """A plain script that nobody launched, with every preset, gives the bits of the one without FAST."""
+    assert as_text(plainly(lambda: train_alone(call))) == as_text(train_alone(None))
+
+
+@pytest.mark.real
+def test_one_launched_worker_is_the_identity_too(runner):
+    for seed in (None, 0):
+        (pairs,) = runner.results("preset_bodies:alone", 1, strategies=CALLS, seed=seed)
+        for call, (with_fast, without) in zip(CALLS, pairs, strict=True):
+            assert with_fast == without, call
