@@ -1,8 +1,8 @@
 """An ordinary PyTorch loop with two changed lines. Alone, on two workers, on four:
 
-    python examples/digits.py
-    fast run examples/digits.py --workers 2
-    fast run examples/digits.py --workers 4 --strategy "local_sgd(tau=8)"
+python examples/digits.py
+fast run examples/digits.py --workers 2
+fast run examples/digits.py --workers 4 --strategy "local_sgd(tau=8)"
 """
 
 import torch
@@ -21,10 +21,10 @@ loader = DataLoader(train, batch_size=32, shuffle=True)
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
 model, optimizer = fast.join(model, optimizer, strategy="allreduce")  # the first changed line
-for _ in range(15):
+for _ in range(30):
     for x, y in fast.shard(loader):  # the second
         loss = F.cross_entropy(model(x), y)
         loss.backward()

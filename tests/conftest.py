@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
-from running import Runner
 
 from fast.engine import LocalEngine
+from running import Runner
 
 TESTS = Path(__file__).resolve().parent
 BODIES = (TESTS, TESTS / "loop", TESTS / "engine")

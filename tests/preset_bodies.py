@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from running import as_text, parameters_of
 from torch import Tensor, nn
 
 import fast
@@ -21,6 +20,7 @@ from fast.loop import serving
 from fast.loop.session import Session, close_sessions
 from fast.sim import Compute, ComputeModel, Network, Simulation, SimWorker
 from fast.trace import Meter, Observer
+from running import as_text, parameters_of
 
 SIZE, SAMPLES = 8, 16
 FLAT_BYTES = (16 + 16) * 4

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from preset_bodies import FLAT_BYTES, OPTIMUM, own_weights, simulation, train_alone
-from running import Runner, as_text, from_text, plainly
-from table import CALLS, PRESETS
 
 from fast.core.seeds import stream_seed
 from fast.engine import Outcome
@@ -20,6 +17,9 @@ from fast.strategies import catalogue
 from fast.testing import check_strategy
 from fast.trace import Meter
 from fast.view import View
+from preset_bodies import FLAT_BYTES, OPTIMUM, own_weights, simulation, train_alone
+from running import Runner, as_text, from_text, plainly
+from table import CALLS, PRESETS
 
 WORKERS, STEPS = 3, 60
 EQUAL, UNEQUAL = (STEPS,) * WORKERS, (20, 60, 35)
@@ -111,7 +111,6 @@ def test_real_equals_simulated_bit_for_bit(call, steps, real):
     simulated.run()
     results = real.results(call, steps)
     assert [result["settled"] for result in results] == own_weights(simulated)
-    assert len({result["settled"] for result in results}) == 1 or "dpsgd" in call or steps == UNEQUAL
 
 
 # Staleness and bytes
@@ -234,7 +233,11 @@ def test_alone_it_is_the_identity(call):
 
 @pytest.mark.real
 def test_one_launched_worker_is_the_identity_too(runner):
-    for seed in (None, 0):
-        (pairs,) = runner.results("preset_bodies:alone", 1, strategies=CALLS, seed=seed)
-        for call, (with_fast, without) in zip(CALLS, pairs, strict=True):
-            assert with_fast == without, call
+    """Unless a seed was asked for: then it also decides about dropout, as on many workers."""
+    (pairs,) = runner.results("preset_bodies:alone", 1, strategies=CALLS, seed=None)
+    for call, (with_fast, without) in zip(CALLS, pairs, strict=True):
+        assert with_fast == without, call
+    seeded = [
+        runner.results("preset_bodies:alone", 1, strategies=CALLS[:2], seed=seed)[0] for seed in (0, 0, 1)
+    ]
+    assert seeded[0] == seeded[1] != seeded[2]

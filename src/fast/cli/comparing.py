@@ -149,7 +149,14 @@ def report(comparison: Comparison, title: str, *, to_stderr: bool) -> None:
 def table_of(comparison: Comparison, title: str) -> Table:
     """One row per run, in at most 100 columns."""
     seeds = len({result.seed for result in comparison.results}) > 1
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        header_style="bold",
+    )
     table.add_column("strategy", overflow="fold")
     heads = [
         "time to\ntarget",

@@ -33,7 +33,9 @@ class RunDisplay:
 
     def __enter__(self) -> RunDisplay:
         if self._err.is_terminal:
-            self._live = Live(self._status(), console=self._err, refresh_per_second=8, transient=True)
+            self._live = Live(
+                get_renderable=self._status, console=self._err, refresh_per_second=4, transient=True
+            )
             self._live.start()
         return self
 
@@ -59,16 +61,14 @@ class RunDisplay:
         self._print(self._err if to_stderr else self._out, line)
 
     def _print(self, console: Console, line: Text) -> None:
-        if self._live is not None:
+        if self._live is not None and console.is_terminal:
             self._live.console.print(line)
         else:
             console.print(line)
 
     def _progress(self, steps: list[int]) -> None:
         self._steps = steps
-        if self._live is not None:
-            self._live.update(self._status())
-        elif time.monotonic() - self._spoke > _QUIET_S:
+        if self._live is None and time.monotonic() - self._spoke > _QUIET_S:
             self._spoke = time.monotonic()
             self._err.print(self._status())
 

@@ -59,7 +59,7 @@ def run_command(
         seed=seed,
         deadline_s=deadline,
         threads=threads or threads_per_worker(workers),
-        preload=["fast"],
+        preload=["fast", "torch._dynamo"],  # which torch imports when the first optimizer is made
         folder=os.getcwd(),
     )
     with LocalEngine() as engine, RunDisplay(script, workers) as display:

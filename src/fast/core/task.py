@@ -18,6 +18,8 @@ class Task(ABC):
     """The score that `time to target` asks for, unless told otherwise."""
     batch_size: ClassVar[int] = 32
     """Samples per worker and step."""
+    epochs: ClassVar[float] = 10.0
+    """How long to train, over the data of all workers together, unless told otherwise."""
 
     @abstractmethod
     def model(self) -> nn.Module:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from fast.adapters.parameters import plain_name
 from fast.engine import current_seat
 from fast.errors import UsageError
 from fast.loop.session import session_of
@@ -32,7 +33,8 @@ def consolidate(model: Model) -> Model:
     weights, buffers = session.runtime.consolidated()
     layout = session.runtime.replica.layout
     final = _plain_copy(model)
-    parameters, own_buffers = dict(final.named_parameters()), dict(final.named_buffers())
+    parameters = {plain_name(name): p for name, p in final.named_parameters()}
+    own_buffers = {plain_name(name): buffer for name, buffer in final.named_buffers()}
     with torch.no_grad():
         for segment in layout.segments:
             if segment.name in parameters:

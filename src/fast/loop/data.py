@@ -76,11 +76,18 @@ class _ShardedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         loader, seat = self._loader, self._seat
-        order = seeded_order(loader.sampler, seat, next_epoch(seat, loader))
+        epoch = next_epoch(seat, loader)
+        order = seeded_order(loader.sampler, seat, epoch)
         slices = slices_of(
             order, seat.workers, seat.id, int(loader.batch_size or 1), drop_last=loader.drop_last
         )
-        batches = DataLoader(loader.dataset, batch_sampler=_Fixed([s[0] for s in slices]), **_options(loader))
+        options = _options(loader)
+        if loader.generator is None:
+            # A DataLoader draws its workers' seed from torch's generator, which belongs to the gradients.
+            options["generator"] = torch.Generator().manual_seed(
+                stream_seed(_seed(seat), "loader", seat.id, epoch)
+            )
+        batches = DataLoader(loader.dataset, batch_sampler=_Fixed([s[0] for s in slices]), **options)
         for batch, (_, counts) in zip(batches, slices, strict=True):
             _count(seat, counts)
             yield batch

@@ -175,7 +175,14 @@ def seed_gradient(seed: int, worker: int, step: int) -> None:
 
 
 def mean_of(copies: Sequence[Tensor]) -> Tensor:
-    """One value for many: the mean of floating point numbers, the largest of counters."""
-    if copies[0].is_floating_point():
-        return canonical_mean(list(copies), [1.0] * len(copies))
-    return torch.stack(list(copies)).amax(0)
+    """One value for many: the mean of floating point numbers, the largest of counters.
+
+    Where all agree it is exactly what they agree on; (a + a + a) / 3 may be another number.
+    """
+    first, *others = copies
+    if not first.is_floating_point():
+        return torch.stack(list(copies)).amax(0)
+    agreed = torch.ones_like(first, dtype=torch.bool)
+    for other in others:
+        agreed &= first == other
+    return torch.where(agreed, first, canonical_mean(list(copies), [1.0] * len(copies)))
