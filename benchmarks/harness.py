@@ -49,9 +49,7 @@ def compare(name: str, ours: Sequence[float], peer: Sequence[float], peer_name: 
     for a repetition hits both and cancels."""
     scale = {"ms": 1e3, "us": 1e6}[unit]
     ratio = statistics.median(b / a for a, b in zip(ours, peer, strict=True))
-    return Row(
-        name, statistics.median(ours) * scale, statistics.median(peer) * scale, peer_name, unit, ratio
-    )
+    return Row(name, statistics.median(ours) * scale, statistics.median(peer) * scale, peer_name, unit, ratio)
 
 
 # In the process that is started
@@ -108,6 +106,7 @@ def note(text: str) -> None:
 
 def report(rows: Sequence[Row], to: str | None) -> None:
     """The table; or, with `--json -`, the JSON in its place."""
+    note(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, this benchmark included")
     if to == "-":
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return

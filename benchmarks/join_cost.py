@@ -11,7 +11,7 @@ from functools import partial
 
 import harness
 from harness import Times
-from training_step import MODELS, _fresh, batch, step
+from training_step import MODELS, batch, fresh, step
 
 import fast
 from fast.engine import current_seat
@@ -31,13 +31,11 @@ def worker(widths: list[int], repetitions: int, rounds: int, folder: str) -> Tim
     """The only worker; `folder` isn't needed."""
     x, y = batch(widths, 0)
     contestants = {
-        BARE: partial(step, *_fresh(widths), x, y),
-        OURS: partial(step, *fast.join(*_fresh(widths), "allreduce"), x, y),
-        MACHINERY: partial(step, *fast.join(*_fresh(widths), Through()), x, y),
+        BARE: partial(step, *fresh(widths), x, y),
+        OURS: partial(step, *fast.join(*fresh(widths), "allreduce"), x, y),
+        MACHINERY: partial(step, *fast.join(*fresh(widths), Through()), x, y),
     }
-    times = harness.take_turns(
-        contestants, repetitions=repetitions, rounds=rounds, meet=lambda: None
-    )
+    times = harness.take_turns(contestants, repetitions=repetitions, rounds=rounds, meet=lambda: None)
     close_sessions(current_seat())
     return times
 

@@ -48,6 +48,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tenso
 
 
 def batch(widths: list[int], worker: int) -> tuple[Tensor, Tensor]:
+    """The same batch again and again: loading data is not what is measured."""
     generator = torch.Generator().manual_seed(worker)
     x = torch.randn(BATCH, widths[0], generator=generator)
     return x, torch.randint(widths[-1], (BATCH,), generator=generator)
@@ -62,19 +63,20 @@ def worker(widths: list[int], repetitions: int, rounds: int, folder: str) -> Tim
         return partial(step, model, optimizer, x, y)
 
     with harness.gloo(folder):
-        contestants = {OURS: contestant(*fast.join(*_fresh(widths), "allreduce"))}
+        contestants = {OURS: contestant(*fast.join(*fresh(widths), "allreduce"))}
         for megabytes in BUCKETS_MB:
             wrapped = DistributedDataParallel(
                 mlp(widths), bucket_cap_mb=megabytes, gradient_as_bucket_view=True
             )
-            contestants[_ddp(megabytes)] = contestant(wrapped, _optimizer(wrapped))
-        contestants[FLOOR] = contestant(*_fresh(widths))
+            contestants[ddp(megabytes)] = contestant(wrapped, _optimizer(wrapped))
+        contestants[FLOOR] = contestant(*fresh(widths))
         times = harness.take_turns(contestants, repetitions=repetitions, rounds=rounds, meet=dist.barrier)
         close_sessions(seat)
     return times
 
 
-def _fresh(widths: list[int]) -> tuple[nn.Module, torch.optim.Optimizer]:
+def fresh(widths: list[int]) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and its optimizer, as a user makes them."""
     model = mlp(widths)
     return model, _optimizer(model)
 
@@ -83,7 +85,7 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def _ddp(megabytes: int) -> str:
+def ddp(megabytes: int) -> str:
     return f"DDP, {megabytes} MB buckets"
 
 
@@ -96,7 +98,7 @@ def contest(engine: LocalEngine, workers: int, model: str, *, repetitions: int, 
         repetitions=repetitions,
         rounds=rounds,
     )
-    best = min(map(_ddp, BUCKETS_MB), key=lambda name: statistics.median(times[name]))
+    best = min(map(ddp, BUCKETS_MB), key=lambda name: statistics.median(times[name]))
     name = f"{model}, {workers} workers"
     return [harness.compare(name, times[OURS], times[peer], peer) for peer in (best, FLOOR)]
 
@@ -106,7 +108,10 @@ def main() -> None:
     effort = {"repetitions": 3, "rounds": 10} if options.quick else {"repetitions": 15, "rounds": 20}
     with harness.engine() as engine:
         rows = [
-            row for model in MODELS for workers in WORKERS for row in contest(engine, workers, model, **effort)
+            row
+            for model in MODELS
+            for workers in WORKERS
+            for row in contest(engine, workers, model, **effort)
         ]
     harness.report(rows, options.json)
 

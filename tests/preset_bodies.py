@@ -17,6 +17,7 @@ from fast.adapters import ServerReplica, TorchReplica
 from fast.core import drive
 from fast.engine import current_seat
 from fast.loop import serving
+from fast.loop.loading import strategy_from
 from fast.loop.session import Session, close_sessions
 from fast.sim import Compute, ComputeModel, Network, Simulation, SimWorker
 from fast.trace import Meter, Observer
@@ -25,6 +26,9 @@ from running import as_text, parameters_of
 SIZE, SAMPLES = 8, 16
 FLAT_BYTES = (16 + 16) * 4
 """Weight and bias in float32, each padded to 64 bytes."""
+PACE = 4
+"""So many steps the asynchronous may be apart: on a busy machine one worker could finish before
+another begins, and then the gradients at the start would arrive at the end."""
 OPTIMUM = torch.cat([1.0 + 0.25 * torch.arange(SIZE), torch.tensor([-2.0])])
 
 Batch = tuple[Tensor, Tensor]
@@ -61,7 +65,9 @@ def train(strategy: str, steps: list[int], together: bool) -> dict[str, Any]:
     model = make_model()
     optimizer = make_optimizer(model)
     fast.join(model, optimizer, strategy, observers=[meter])
-    for batch in batches(seat.id, steps[seat.id]):
+    for step, batch in enumerate(batches(seat.id, steps[seat.id])):
+        if step % PACE == 0 and not strategy_from(strategy).synchronous:
+            await_everybody(seat.sessions[-1])
         loss_of(model, batch).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -80,9 +86,13 @@ def train(strategy: str, steps: list[int], together: bool) -> dict[str, Any]:
 
 
 def await_everybody(session: Session) -> None:
-    """A collective that nobody needs: it ends when all have come."""
+    """A collective that nobody needs: it ends when all have come who have not left.
+
+    Its group is one of its own, and `me` doesn't hear of it, so no strategy is disturbed."""
     assert session.runtime is not None
-    drive(session.runtime.me.mean(torch.zeros(1)))
+    world = session.runtime.world
+    group = tuple(reversed(world.start_view.workers))
+    drive(world.collective(torch.zeros(1), group, 1.0, None, False))
 
 
 def serve(strategy: str, number: int) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_bodies import Counting
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+)
 
 import fast
 from fast.engine import Seat, seated
@@ -113,10 +120,11 @@ def test_the_order_depends_on_seed_and_epoch_only():
 
 
 def test_shard_leaves_the_global_generator_alone():
+    seat = seat_of(1, 3)
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    with seated(seat_of(1, 3)):
+    with seated(seat):
         for _ in fast.shard(DataLoader(numbers(9), 2, shuffle=True)):
             pass
         for _ in fast.shard([[1], [2], [3]]):
@@ -141,6 +149,19 @@ def test_two_loaders_count_their_epochs_apart():
         first = [batch[0].tolist() for batch in fast.shard(one)]
         assert [batch[0].tolist() for batch in fast.shard(other)] == first
         assert [batch[0].tolist() for batch in fast.shard(one)] != first
+
+
+def test_a_plain_batch_sampler_is_cut_by_samples_too():
+    def loader():
+        return DataLoader(numbers(20), batch_sampler=BatchSampler(RandomSampler(range(20)), 3, True))
+
+    per_worker = epochs(loader, 2)
+    assert [[len(seen) for seen, _ in worker[0]] for worker in per_worker] == [[3, 3, 3]] * 2
+    seen = [i for worker in per_worker for batch, _ in worker[0] for i in batch]
+    assert len(set(seen)) == 18
+    assert seen[:9] != sorted(seen[:9]), "the sampler's order was lost"
+    with seated(seat_of(0, 2)):
+        assert len(fast.shard(loader())) == 3
 
 
 def test_length_is_the_number_of_steps():
@@ -179,17 +200,49 @@ def test_batches_of_any_iterable_are_dealt_out_in_turn():
     assert seen == [[(0, 1), (3, 4), (6, 7)], [(1, 2), (4, 5), (6, 0)], [(2, 3), (5, 6), (6, 0)]]
 
 
-def test_an_iterable_that_shuffles_itself_has_one_order_for_all():
-    class Shuffled:
-        def __iter__(self):
-            return iter(torch.randperm(12).split(2))
+class Eager:
+    def __iter__(self):
+        return iter(torch.randperm(12).split(2))
 
-    seen = Counter()
+
+class Lazy:
+    """Draws its order when the first batch is asked for, and goes on drawing."""
+
+    def __iter__(self):
+        left = set(range(12))
+        while left:
+            chosen = sorted(left)[int(torch.randint(len(left), ()))]
+            left.remove(chosen)
+            yield torch.tensor([chosen])
+
+
+class OwnBatches(Sampler):
+    """A batch sampler of the user's own, which shuffles."""
+
+    def __init__(self, data):
+        self._inner = BatchSampler(RandomSampler(data), 2, False)
+
+    def __iter__(self):
+        yield from self._inner
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Eager, Lazy, lambda: DataLoader(range(12), batch_sampler=OwnBatches(range(12)))],
+    ids=["eager", "lazy", "batch sampler"],
+)
+def test_an_iterable_that_shuffles_itself_has_one_order_for_all(make):
+    seen, orders = Counter(), []
     for worker in range(3):
+        torch.manual_seed(worker)  # as different as after fast.join
         with seated(seat_of(worker, 3)):
-            for batch in fast.shard(Shuffled()):
-                seen.update(batch.tolist())
-    assert seen == Counter(range(12))
+            loader = make()
+            for _ in range(2):
+                orders.append([batch.tolist() for batch in fast.shard(loader)])
+                seen.update(i for batch in orders[-1] for i in batch)
+                torch.rand(worker)
+    assert seen == Counter(dict.fromkeys(range(12), 2))
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.real

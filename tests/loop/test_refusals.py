@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
+from torch import nn
 
-pytestmark = pytest.mark.real
+import fast
+from fast.errors import NotFinite, UsageError
+from running import parameters_of, plainly
 
 REFUSALS = {
     "use_scaler": ({}, "GradScaler skips steps .* or with one worker"),
@@ -23,6 +27,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("body", REFUSALS)
 def test_it_is_refused_with_a_sentence(body, runner):
     arguments, sentence = REFUSALS[body]
@@ -32,6 +37,7 @@ def test_it_is_refused_with_a_sentence(body, runner):
     assert re.search(sentence, failure.message), failure.message
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
@@ -48,11 +54,13 @@ def test_workers_that_bring_different_things_are_told_what_differs(how, sentence
     assert re.search(sentence, failure.message), failure.message
 
 
+@pytest.mark.real
 def test_without_the_check_a_nan_spreads_as_in_torch(runner):
     results = runner.results("loop_bodies:be_infinite", 2, check=False, who=1)
     assert results == [[False] * 4] * 2
 
 
+@pytest.mark.real
 def test_changed_gradients_are_mentioned_once_and_not_refused(runner):
     said = []
     outcome = runner.outcome(
@@ -60,3 +68,66 @@ def test_changed_gradients_are_mentioned_once_and_not_refused(runner):
     )
     assert outcome.failure is None
     assert sum("use before_apply" in line for line in said) == 2  # each worker once
+
+
+# Alone
+
+
+def joined_alone(**options) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 1)
+    return fast.join(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+def test_alone_too_a_nan_is_refused_before_the_step():
+    def script():
+        model, optimizer = joined_alone(check_finite=True)
+        before = parameters_of(model)
+        (model(torch.ones(2, 3)).sum() * float("inf")).backward()
+        with pytest.raises(
+            NotFinite, match="gradient of weight holds NaN or infinity; the step was not applied"
+        ):
+            optimizer.step()
+        assert torch.equal(parameters_of(model), before)
+
+    plainly(script)
+
+
+def test_alone_too_before_apply_sees_the_gradient_before_the_step():
+    def script():
+        seen = []
+        model, optimizer = joined_alone(before_apply=lambda: seen.append(model.bias.grad.item()))
+        before = model.bias.item()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        assert seen == [2.0]
+        assert model.bias.item() == pytest.approx(before - 0.1 * 2.0)
+
+    plainly(script)
+
+
+def test_a_plain_script_has_no_servers_to_offer():
+    class Served(fast.Strategy):
+        def servers(self, workers):
+            return 1
+
+    def script():
+        with pytest.raises(UsageError, match=r"needs 1 server, and a plain script has none.*fast run"):
+            joined_alone(strategy=Served())
+
+    plainly(script)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentence"),
+    [
+        ("alreduce", "Did you mean allreduce"),
+        (3, "neither a name such as 'torus', nor a call .* nor a Strategy object"),
+        ("torus(", "can't be read"),
+    ],
+)
+def test_a_strategy_that_can_not_be_read_is_refused(strategy, sentence):
+    def script():
+        with pytest.raises(UsageError, match=sentence):
+            joined_alone(strategy=strategy)
+
+    plainly(script)

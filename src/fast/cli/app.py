@@ -38,6 +38,8 @@ def main() -> None:
     """A wrong call ends with one sentence and exit code 2, a failed run with 1, Ctrl-C with 130."""
     try:
         code = make_app()(standalone_mode=False)
+        if code == INTERRUPTED:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         _end(str(error), 2)

@@ -229,6 +229,8 @@ class Me:
 
     def _read(self, letters: list[Letter]) -> list[Letter]:
         for letter in letters:
+            if letter.tensor.device != self.weights.device:
+                letter.tensor = letter.tensor.to(self.weights.device)
             if self._carries(letter.tag) == GRADIENT:
                 self._fresh.append(letter)
                 continue

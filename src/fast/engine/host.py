@@ -24,7 +24,7 @@ import msgspec
 
 from fast.engine.messages import Channel, Failure, Job, Lines, Outcome
 from fast.engine.process import die_with_parent, run_server, run_worker
-from fast.transport import ShmTransport, create_arenas
+from fast.transport import Phase, ShmTransport, create_arenas
 
 SPARE_SERVERS = 4
 """Servers beyond one per worker that a run has room for."""
@@ -43,6 +43,8 @@ class Participant:
     channel: Channel
     failure: Failure | None = None
     result: Any = None
+    returned: bool = False
+    """Whether its function came to its end."""
     connected: bool = True
     open: set[int] = field(default_factory=set)
     """Descriptors of its output that have not ended."""
@@ -203,7 +205,7 @@ class Host:
                 case "start servers":
                     self._start_servers(message["count"], message["call"])
                 case "result":
-                    participant.result = message["value"]
+                    participant.result, participant.returned = message["value"], True
                 case "failed":
                     self._fail(Failure(participant.name, **message))
 
@@ -226,7 +228,8 @@ class Host:
                 self._on_exit(participant, status)
 
     def _on_exit(self, participant: Participant, status: int) -> None:
-        self._on_message(participant)  # its last words came before its end
+        while participant.connected and participant.channel.has_more():
+            self._on_message(participant)  # its last words came before its end
         with contextlib.suppress(ProcessLookupError):
             os.killpg(participant.pid, signal.SIGKILL)  # whatever it started and left behind
         if os.WIFSIGNALED(status):
@@ -243,6 +246,18 @@ class Host:
             self._fail(
                 Failure(participant.name, f"{participant.name} ended with exit code {os.WEXITSTATUS(status)}")
             )
+        elif not participant.returned and self._trains(participant.id):
+            self._fail(
+                Failure(
+                    participant.name,
+                    f"{participant.name} ended in the middle of the training, after {self._steps(participant.id)} "
+                    "steps and without an error (did it call os._exit?); the others can't go on without it",
+                )
+            )
+
+    def _trains(self, id: int) -> bool:
+        """Whether the others may wait for this participant."""
+        return self._watch is not None and Phase.JOINED <= self._watch.phase(id) < Phase.DONE
 
     def _steps(self, id: int) -> int:
         return self._watch.status(id).steps if self._watch else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,6 +75,12 @@ class Channel:
             return None
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [msgspec.json.decode(line) for line in lines]
+
+    def has_more(self) -> bool:
+        """Whether `read` has something at once: bytes, or the end."""
+        ready = select.poll()  # unlike select.select, with any number of descriptors
+        ready.register(self._end, select.POLLIN)
+        return bool(ready.poll(0))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Until the other end is closed."""

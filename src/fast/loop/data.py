@@ -9,7 +9,6 @@ over see one of its samples again, with weight zero: they take part and add noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from math import ceil
 from typing import Any
 
@@ -22,6 +21,7 @@ from fast.core.seeds import stream_seed
 from fast.engine import Seat, current_seat
 from fast.errors import UsageError
 
+_END = object()
 Slice = tuple[list[int], int]
 """The indices that a worker sees in one step, and how many of them count."""
 
@@ -30,7 +30,8 @@ def shard(loader: Iterable[Any]) -> Iterable[Any]:
     """This worker's part of the data, to iterate over once per epoch.
 
     A DataLoader is cut by samples; any other iterable by batches, of which worker i takes the i-th
-    of each P. With one worker it is the loader itself.
+    of each P. An order that it draws from torch's generator is the same on all workers; if it is
+    drawn elsewhere, the script must seed it. With one worker it is the loader itself.
     """
     seat = current_seat()
     if seat.workers == 1 and not any(session.runtime for session in seat.sessions):
@@ -40,9 +41,10 @@ def shard(loader: Iterable[Any]) -> Iterable[Any]:
             "the loader has a DistributedSampler, which already divides the data. "
             "Drop the sampler, or use fast.own(loader)."
         )
-    by_samples = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
-    if isinstance(loader, DataLoader) and by_samples and not isinstance(loader.dataset, IterableDataset):
-        return _ShardedLoader(loader, seat)
+    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+        sampler = loader.batch_sampler  # also the one that a loader makes of its batch_size
+        if type(sampler) is BatchSampler:
+            return _ShardedLoader(loader, sampler, seat)
     return _ShardedBatches(loader, seat)
 
 
@@ -67,20 +69,19 @@ class _OwnBatches:
 class _ShardedLoader:
     """A DataLoader cut by samples."""
 
-    def __init__(self, loader: DataLoader[Any], seat: Seat) -> None:
-        self._loader, self._seat = loader, seat
+    def __init__(self, loader: DataLoader[Any], sampler: BatchSampler, seat: Seat) -> None:
+        self._loader, self._sampler, self._seat = loader, sampler, seat
 
     def __len__(self) -> int:
-        size, whole = _size_of(self._loader), self._seat.workers * int(self._loader.batch_size or 1)
-        return size // whole if self._loader.drop_last else -(-size // whole)
+        samples = len(self._sampler.sampler)  # type: ignore[arg-type]
+        whole = self._seat.workers * self._sampler.batch_size
+        return samples // whole if self._sampler.drop_last else ceil(samples / whole)
 
     def __iter__(self) -> Iterator[Any]:
-        loader, seat = self._loader, self._seat
+        loader, sampler, seat = self._loader, self._sampler, self._seat
         epoch = next_epoch(seat, loader)
-        order = seeded_order(loader.sampler, seat, epoch)
-        slices = slices_of(
-            order, seat.workers, seat.id, int(loader.batch_size or 1), drop_last=loader.drop_last
-        )
+        order = seeded_order(sampler.sampler, seat, epoch)
+        slices = slices_of(order, seat.workers, seat.id, sampler.batch_size, drop_last=sampler.drop_last)
         options = _options(loader)
         if loader.generator is None:
             # A DataLoader draws its workers' seed from torch's generator, which belongs to the gradients.
@@ -105,11 +106,9 @@ class _ShardedBatches:
 
     def __iter__(self) -> Iterator[Any]:
         seat = self._seat
-        epoch = next_epoch(seat, self._loader)
-        with _seeded(stream_seed(_seed(seat), "order", epoch)):
-            batches = iter(self._loader)
+        stream = _Stream(stream_seed(_seed(seat), "order", next_epoch(seat, self._loader)))
         group: list[Any] = []
-        for batch in batches:
+        for batch in stream.through(self._loader):
             group.append(batch)
             if len(group) == seat.workers:
                 _count(seat, samples_in(group[seat.id]))
@@ -157,7 +156,7 @@ def seeded_order(sampler: Iterable[int], seat: Seat, epoch: int) -> list[int]:
     generator = getattr(sampler, "generator", None)
     if generator is not None:
         generator.manual_seed(seed)
-    with _seeded(seed):
+    with _Stream(seed):
         return list(sampler)
 
 
@@ -179,15 +178,31 @@ def samples_in(batch: Any) -> int:
     return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, str) else 1
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """With torch's generator seeded like this, and afterwards as it was."""
-    state = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
+class _Stream:
+    """Random numbers of its own: inside, torch's generator is this stream, outside it is untouched."""
+
+    def __init__(self, seed: int) -> None:
+        self._inside = torch.Generator().manual_seed(seed).get_state()
+        self._outside = self._inside
+
+    def __enter__(self) -> None:
+        self._outside = torch.get_rng_state()
+        torch.set_rng_state(self._inside)
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = torch.get_rng_state()
+        torch.set_rng_state(self._outside)
+
+    def through(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Go through a loader; whatever it draws on the way, it draws from here."""
+        with self:
+            batches = iter(loader)
+        while True:
+            with self:
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch
 
 
 def _count(seat: Seat, samples: int) -> None:
@@ -197,10 +212,6 @@ def _count(seat: Seat, samples: int) -> None:
 
 def _seed(seat: Seat) -> int:
     return seat.seed or 0
-
-
-def _size_of(loader: DataLoader[Any]) -> int:
-    return len(loader.sampler)  # type: ignore[arg-type]
 
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -207,6 +207,7 @@ def _take_over_step(
                 "a GradScaler skips steps on one worker alone, and the others would wait for it. "
                 "Train in bfloat16 without a scaler, or with one worker."
             )
+        self._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it, wherever the step is applied
         replica.samples = session.take_samples()
         runtime.step()
 

@@ -12,11 +12,18 @@ from fast.loop.session import close_sessions
 
 
 def run_script(script: str, arguments: list[str]) -> None:
-    """Run a script as `__main__`, then leave the training if it was joined."""
+    """Run a script as `__main__`, then leave the training if it was joined.
+
+    A script that ends with `sys.exit(0)` has ended well, like one that just ends.
+    """
     seat = current_seat()
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
     if seat.workers > 1 and not seat.sessions:
         raise UsageError(
             f"{script} ended without calling fast.join, so {seat.workers} workers would each have trained alone. "

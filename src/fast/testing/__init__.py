@@ -1,11 +1,12 @@
 """Public kits: what every implementation of a contract must pass, in one line of its own test.
 
-Job: check a topology or a strategy against its contract, on any number of workers.
+Job: check a topology, a strategy or a transport against its contract, on any number of workers.
 May import: everything but cli and lab.
 Never: is imported by the rest of the package, or asks for more than the contract says.
 """
 
 from fast.testing.strategy import check_strategy
 from fast.testing.topology import check_topology, mixing_matrix
+from fast.testing.transport import check_transport
 
-__all__ = ["check_strategy", "check_topology", "mixing_matrix"]
+__all__ = ["check_strategy", "check_topology", "check_transport", "mixing_matrix"]

@@ -88,11 +88,13 @@ class MemoryTransport(Transport):
             self._hub.touch()
 
     def set_progress(self, steps: int, samples: int) -> None:
-        self._set(self.status(self.id)._replace(steps=steps, samples=samples))
+        with self._hub.changed:  # the background thread writes too
+            self._set(self.status(self.id)._replace(steps=steps, samples=samples))
 
     def set_waits(self, waits: str) -> None:
-        mine = self.status(self.id)
-        self._set(mine._replace(waits=waits, wait_number=mine.wait_number + 1))
+        with self._hub.changed:
+            mine = self.status(self.id)
+            self._set(mine._replace(waits=waits, wait_number=mine.wait_number + 1))
 
     def beat(self) -> None:
         with self._hub.changed:

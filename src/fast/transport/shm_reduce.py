@@ -57,6 +57,9 @@ class _Group:
         self.presence: tuple[int, Tensor] | None = None
         self.result: tuple[int, Tensor] | None = None
         self.plan_key: object = None
+        self.output: Tensor | None = None
+        """The same object round after round, so that who reads it can prepare for it once."""
+        self.output_place: object = None
         self.chunks: list[tuple[list[Tensor], Tensor]] = []
 
 
@@ -89,7 +92,7 @@ class ShmReducer:
         for peer in members:
             if peer != self._id:
                 self._await(group, peer, _DONE, patience, "result")
-        return Reduction(output.view(tensor.shape), members, together)
+        return Reduction(output, members, together)
 
     def wake_waiters(self) -> None:
         """After a change of phase: whoever sleeps on one of our words must look again."""
@@ -227,8 +230,11 @@ class ShmReducer:
                 word = entry + _OUT_NBYTES
                 self._futex.sleep(control.words32, word * 2, control.address_of(word), 0, 0.001)
                 patience.check((host,), "memory for the result")
-        offset = control.words64[entry + _OUT]
-        return self._arenas[host].map(offset, nbytes).view(tensor.dtype)
+        place = (host, control.words64[entry + _OUT], tensor.dtype, tensor.shape)
+        if group.output is None or group.output_place != place:
+            memory = self._arenas[host].map(place[1], nbytes)
+            group.output, group.output_place = memory.view(tensor.dtype).view(tensor.shape), place
+        return group.output
 
     def _add_up(self, group: _Group, members: tuple[int, ...], tensor: Tensor, output: Tensor) -> None:
         weights, places = [], []
@@ -246,7 +252,7 @@ class ShmReducer:
                 for peer, place in zip(members, places, strict=True)
             ]
             group.plan_key = key
-            group.chunks = _chunks(inputs, output, members.index(self._id), len(members))
+            group.chunks = _chunks(inputs, output.view(-1), members.index(self._id), len(members))
         for inputs, out in group.chunks:
             add_up(inputs, weights, out)
 

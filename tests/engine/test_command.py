@@ -1,0 +1,208 @@
+"""`fast run` as a user meets it: exit codes, sentences, prefixes, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from fast.cli import main
+
+MARK = "FAST_TEST_MARK"
+SOON_S = 20.0
+
+SCRIPT = """
+import sys, threading
+print("hello", *sys.argv[1:])
+print("a complaint", file=sys.stderr)
+threading.Event().wait()
+"""
+
+TRAINING = """
+import sys
+import torch, fast
+model = torch.nn.Linear(3, 1)
+model, optimizer = fast.join(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy="torus")
+for batch in fast.shard([torch.ones(2, 3)] * 4):
+    model(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained", *sys.argv[1:])
+sys.exit({code})
+"""
+
+
+def wrong_call(arguments, monkeypatch, capsys) -> str:
+    """The one sentence of a wrong call; it must end with exit code 2 and print nothing else."""
+    monkeypatch.setattr(sys, "argv", ["fast", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    printed = capsys.readouterr()
+    assert stop.value.code == 2
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    assert printed.err.startswith("fast: ")
+    return printed.err
+
+
+@pytest.fixture
+def script(tmp_path) -> str:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--workers", "0"], "--workers 0: a run needs at least 1 worker"),
+        (["--workers", "-3"], "--workers -3: a run needs at least 1 worker"),
+        (["--workers", "many"], "'--workers' / '-w': Input should be a valid integer"),
+        (["--strategy", "allreduc"], "there is no strategy 'allreduc'. Did you mean allreduce"),
+        (["--strategy", "local_sgd(tua=3)"], "local_sgd has no argument 'tua'. Did you mean tau?"),
+        (["--strategy", "torus(topology=torus(rows=2))", "--workers", "3"], "doesn't hold 3 workers"),
+        (["--strategy", "nowhere.py:Mine"], "there is no file nowhere.py"),
+        (["--deadline", "0"], "--deadline 0: a deadline is longer than 0 seconds"),
+        (["--threads", "0"], "--threads 0: a worker needs at least 1 thread"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_ends_with_one_sentence_and_code_2(options, sentence, script, monkeypatch, capsys):
+    assert sentence in wrong_call(["run", script, *options], monkeypatch, capsys)
+
+
+def test_a_script_that_is_not_there_ends_with_code_2(tmp_path, monkeypatch, capsys):
+    missing = str(tmp_path / "missing.py")
+    assert f"there is no script {missing}" in wrong_call(["run", missing], monkeypatch, capsys)
+
+
+# Real runs of the command
+
+
+def command(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).parent / "fast"), "run", *arguments]
+
+
+def started(script: str, mark: str) -> subprocess.Popen[str]:
+    """The command, after both workers have said hello."""
+    process = subprocess.Popen(
+        command(script, "--workers", "2", "one", "--two"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {MARK: mark},
+    )
+    said = {process.stdout.readline(), process.stdout.readline()}
+    assert said == {"[worker 0] hello one --two\n", "[worker 1] hello one --two\n"}
+    return process
+
+
+def marked(mark: str) -> list[int]:
+    """All processes that carry the mark in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"{MARK}={mark}".encode() in environment:
+                found.append(int(folder.name))
+    return found
+
+
+def await_end(pids: list[int]) -> list[int]:
+    """Those that don't end soon; the kernel says when one does."""
+    left = []
+    for pid in pids:
+        try:
+            watched = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        if not select.select([watched], [], [], SOON_S)[0]:
+            left.append(pid)
+        os.close(watched)
+    return left
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["killed", "interrupted"]
+)
+def test_when_the_command_ends_so_does_everything(number, code, script):
+    mark, shared = uuid.uuid4().hex, sorted(os.listdir("/dev/shm"))
+    process = started(script, mark)
+    pids = marked(mark)
+    assert len(pids) >= 4, "the command, its host and two workers"
+    process.send_signal(number)
+    assert await_end(pids) == []
+    out, err = process.communicate()
+    assert process.returncode == code
+    assert marked(mark) == []
+    assert sorted(os.listdir("/dev/shm")) == shared
+    if number == signal.SIGINT:
+        assert "fast: interrupted; all workers have been ended" in err
+        assert "Traceback" not in err
+        assert "a complaint" in err and "a complaint" not in out
+
+
+@pytest.mark.real
+def test_a_training_from_the_command_line(tmp_path):
+    """Also: the script's arguments, a strategy that overrides the script's, and sys.exit(0) at the end."""
+    path = tmp_path / "train.py"
+    path.write_text(TRAINING.format(code=0))
+    run = subprocess.run(
+        command(
+            str(path), "--workers", "2", "--strategy", "ssp(bound=0)", "--json", str(tmp_path / "o"), "-x"
+        ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert sorted(run.stdout.splitlines()) == ["[worker 0] trained -x", "[worker 1] trained -x"]
+    assert "fast: --strategy ssp(bound=0) overrides torus(" in run.stderr
+    assert re.search(r'"steps": \[\s*2,\s*2\s*\]', (tmp_path / "o").read_text())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("text", "usage", "sentence"),
+    [
+        (TRAINING.format(code=3), False, "the script ended with exit code 3"),
+        ("print('nothing')", True, "ended without calling fast.join"),
+        ("import sys; sys.exit(0)", True, "ended without calling fast.join"),
+        ("raise KeyError('gone')", False, "KeyError: 'gone'"),
+    ],
+    ids=["exit code", "no join", "exit before join", "error"],
+)
+def test_scripts_that_fail(text, usage, sentence, tmp_path, runner):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    failure = runner.failure("fast.loop.script:run_script", 2, script=str(path), arguments=[])
+    assert sentence in failure.message
+    assert failure.usage == usage
+    if "KeyError" in sentence:
+        assert failure.traceback.count("Traceback") == 1
+        assert f'File "{path}", line 1' in failure.traceback
+        assert "runpy" not in failure.traceback
+
+
+@pytest.mark.real
+def test_a_worker_that_ends_without_join_is_told_to_the_others(tmp_path, runner):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from fast.engine import current_seat\n" + "if current_seat().id == 0:\n    " + "import sys\n    "
+        "sys.exit(0)\n" + TRAINING.format(code=0)
+    )
+    failure = runner.failure("fast.loop.script:run_script", 3, script=str(path), arguments=[])
+    assert failure.usage
+    assert failure.who == "worker 0"
+    assert "ended without calling fast.join" in failure.message

@@ -1,0 +1,266 @@
+"""Every transport passes the kit; and what is special about each."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+
+from fast.core import Letter
+from fast.errors import UsageError, WireError
+from fast.testing import check_transport
+from fast.transport import MemoryHub, MemoryTransport, Phase, ShmTransport, create_arenas
+from fast.transport.base import Patience
+from fast.transport.control import RING, WINDOWS
+from fast.transport.shm_reduce import GROUPS
+
+
+def make_memory(size: int) -> list[MemoryTransport]:
+    hub = MemoryHub(size)
+    return [MemoryTransport(id, hub) for id in range(size)]
+
+
+@pytest.fixture
+def make_shm():
+    """Several ends on the same arenas, in one process; the descriptors are closed at the end."""
+    opened = []
+
+    def make(size: int) -> list[ShmTransport]:
+        arenas = create_arenas(size)
+        opened.extend(arenas)
+        return [ShmTransport(id, arenas) for id in range(size)]
+
+    yield make
+    for fd in opened:
+        os.close(fd)
+
+
+class NoPatience(Patience):
+    def check(self, peers, why):
+        raise TimeoutError(f"{why} of {peers}")
+
+
+class MuchPatience(Patience):
+    def check(self, peers, why):
+        """Wait on; a test has its own time limit."""
+
+
+def letter(values, sender=0, **fields):
+    return Letter(sender, "test", torch.as_tensor(values), steps=(0,), **fields)
+
+
+# The kit
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_memory_passes_the_kit(size):
+    check_transport(make_memory, [size])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_shared_memory_passes_the_kit(make_shm, size):
+    check_transport(make_shm, [size])
+
+
+@pytest.mark.parametrize(
+    ("verb", "why"),
+    [
+        ("post", "arrived"),
+        ("release", "no room"),
+        ("set_phase", "phase, steps and samples: found .*STARTING"),
+        ("set_progress", "seen by"),
+        ("publish", "was published, and 0 doesn't see it"),
+        ("beat", "alive_ns didn't grow"),
+    ],
+)
+def test_the_kit_finds_a_verb_that_does_nothing(verb, why):
+    idle = type("Idle", (MemoryTransport,), {verb: lambda self, *_: ()})
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [idle(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match=why):
+        check_transport(make, [2])
+
+
+def test_the_kit_finds_letters_that_alias_the_sender():
+    class Aliasing(MemoryTransport):
+        def post(self, to, letter, limit):
+            for peer in to:
+                self._hub.queues[peer].append(letter)
+            return ()
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Aliasing(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match="the sender changed its tensor"):
+        check_transport(make, [2])
+
+
+def test_the_kit_finds_another_order_of_the_sum(make_shm):
+    class Backwards(ShmTransport):
+        def reduce(self, tensor, among, weight, present, patience):
+            found = super().reduce(tensor, among, weight, present, patience)
+            found.tensor.mul_(1 + 1e-7)
+            return found
+
+    def make(size):
+        arenas = create_arenas(size)
+        return [Backwards(id, arenas) for id in range(size)]
+
+    with pytest.raises(AssertionError, match="other bits than canonical_mean"):
+        check_transport(make, [2])
+
+
+# Shared memory
+
+
+def test_a_thousand_letters_need_no_more_memory_than_ten(make_shm):
+    sender, *receivers = make_shm(3)
+    fd = sender._arena.fd
+
+    def send(count):
+        for number in range(count):
+            assert sender.post([1, 2], letter(torch.full((500,), float(number))), 3) == ()
+            for receiver in receivers:
+                (arrived,) = receiver.arrivals()
+                assert arrived.tensor[0] == number
+                receiver.release([arrived])
+
+    send(10)
+    size = os.fstat(fd).st_size
+    send(1000)
+    assert os.fstat(fd).st_size == size
+
+
+def test_a_letter_to_many_takes_one_slot(make_shm):
+    sender, *receivers = make_shm(5)
+    size = os.fstat(sender._arena.fd).st_size
+    payload = torch.zeros(100_000)
+    sender.post([1, 2, 3, 4], letter(payload), 8)
+    grown = os.fstat(sender._arena.fd).st_size - size
+    assert payload.numel() * 4 <= grown < 1.1 * payload.numel() * 4
+    tensors = [receiver.arrivals()[0].tensor for receiver in receivers]
+    assert all(tensor.shape == payload.shape for tensor in tensors)
+
+
+def test_a_slot_is_not_used_again_while_one_receiver_still_reads(make_shm):
+    sender, one, two = make_shm(3)
+    sender.post([1, 2], letter([1.0]), 4)
+    (read,), (kept,) = one.arrivals(), two.arrivals()
+    one.release([read])
+    sender.post([1], letter([2.0]), 4)
+    assert kept.tensor.item() == 1.0
+    two.release([kept])
+    size = os.fstat(sender._arena.fd).st_size
+    sender.post([1], letter([3.0]), 4)
+    assert os.fstat(sender._arena.fd).st_size == size
+
+
+def test_the_ring_of_letters_has_an_end_whatever_the_limit(make_shm):
+    sender, receiver = make_shm(2)
+    for number in range(RING):
+        assert sender.post([1], letter([float(number)]), 10_000) == ()
+    assert sender.post([1], letter([0.0]), 10_000) == (1,)
+    arrived = receiver.arrivals()
+    assert [int(x.tensor) for x in arrived] == list(range(RING))
+    receiver.release(arrived)
+    assert sender.post([1], letter([0.0]), 10_000) == ()
+
+
+def test_the_names_of_what_is_published_run_out_with_a_sentence(make_shm):
+    (end,) = make_shm(1)
+    for number in range(WINDOWS):
+        end.publish(f"name {number}", torch.zeros(1))
+    with pytest.raises(UsageError, match=f"can't publish 'one more': {WINDOWS} names are taken"):
+        end.publish("one more", torch.zeros(1))
+
+
+def test_a_damaged_header_is_refused(make_shm):
+    sender, receiver = make_shm(2)
+    sender.post([1], letter([1.0]), 4)
+    sender._slots[0].memory[20] ^= 0xFF
+    with pytest.raises(WireError, match="checksum"):
+        receiver.arrivals()
+
+
+def test_notes_that_can_not_travel_are_refused_before_anything_is_sent(make_shm):
+    sender, receiver = make_shm(2)
+    with pytest.raises(UsageError, match="can't be sent"):
+        sender.post([1], letter([1.0], note={"x": object()}), 4)
+    assert receiver.arrivals() == []
+
+
+def test_members_of_a_round_must_bring_the_same(make_shm):
+    a, b = make_shm(2)
+    for other in (torch.zeros(4), torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float16)):
+        found = []
+
+        def join(end, tensor, found=found):
+            try:
+                end.reduce(tensor, (0, 1), 1.0, None, MuchPatience())
+            except UsageError as error:
+                found.append(str(error))
+
+        threads = [threading.Thread(target=join, args=args) for args in ((a, torch.zeros(3)), (b, other))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 2, "both are told"
+        assert all(
+            "All members of a round bring tensors of the same size and dtype" in text for text in found
+        )
+
+
+def test_a_round_alone_needs_nobody(make_shm):
+    ends = make_shm(3)
+    found = ends[1].reduce(torch.tensor([3.0]), (1,), 2.0, 5, NoPatience())
+    assert (found.tensor.item(), found.members, found.present) == (3.0, (1,), 5)
+
+
+def test_groups_run_out_with_a_sentence(make_shm):
+    ends = make_shm(GROUPS + 2)
+    for end in ends[1:]:
+        end.set_phase(Phase.DONE)
+    for number in range(GROUPS):
+        ends[0].reduce(torch.zeros(1), (0, number + 1), 1.0, None, NoPatience())
+    with pytest.raises(UsageError, match=f"more than {GROUPS} groups"):
+        ends[0].reduce(torch.zeros(1), (0, 1, 2), 1.0, None, NoPatience())
+
+
+def test_reductions_say_for_whom_they_waited(make_shm):
+    a, b = make_shm(2)
+    b.set_phase(Phase.DONE)
+    a.reduce(torch.zeros(1), (0, 1), 1.0, None, NoPatience())
+    assert set(a.take_waited_ns()) == {1}
+    assert a.take_waited_ns() == {}
+
+
+# Memory
+
+
+def test_a_heartbeat_loses_nothing_that_is_told_at_the_same_time():
+    """The background thread beats while the main thread tells how far it is."""
+    (end,) = make_memory(1)
+    stop = threading.Event()
+
+    def beat():
+        while not stop.is_set():
+            end.beat()
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        for step in range(20_000):
+            end.set_progress(step, step)
+            assert end.status(0).steps == step
+            end.set_waits("x")
+            assert end.status(0).wait_number == step + 1
+    finally:
+        stop.set()
+        heart.join()
