@@ -9,14 +9,13 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-import harness
-from harness import Times
-from training_step import MODELS, batch, fresh, step
-
 import fast
+import harness
 from fast.engine import current_seat
 from fast.loop.session import close_sessions
 from fast.strategies.averaging import AllReduce
+from harness import Times
+from training_step import MODELS, batch, fresh, step
 
 OURS, MACHINERY, BARE = "joined", "joined, all machinery", "bare PyTorch"
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import statistics
 from functools import partial
+from itertools import pairwise
 
-import harness
 import torch
 import torch.distributed as dist
-from harness import Row, Times
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import fast
+import harness
 from fast.engine import LocalEngine, current_seat
 from fast.loop.session import close_sessions
+from harness import Row, Times
 
 MODELS = {
     "1.9 M MLP": (784, 1024, 1024, 10),
@@ -35,14 +36,14 @@ def mlp(widths: list[int]) -> nn.Module:
     """The same weights wherever it is made."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+    for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
     """One step of the user's loop."""
-    F.cross_entropy(model(x), y).backward()
+    F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     optimizer.zero_grad()
 

@@ -73,7 +73,7 @@ def parts_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def of_part(name: str, part: Any) -> Iterator[str]:
     yield f"### {name}\n"
     if isinstance(part, Preset):
-        yield code(f"{part()!r}")
+        yield code(f"{part()!r}", "text")
         yield prose(inspect.getdoc(part))
     elif inspect.isclass(part):
         yield from of_class(name, part)
@@ -183,8 +183,8 @@ def item(head: str, text: str | None) -> str:
     return f"- {head}" + (f": {' '.join(text.split())}" if text else "")
 
 
-def code(text: str) -> str:
-    return f"```python\n{text}\n```\n"
+def code(text: str, language: str = "python") -> str:
+    return f"```{language}\n{text}\n```\n"
 
 
 def prose(text: str | None) -> str:

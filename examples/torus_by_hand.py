@@ -3,7 +3,7 @@
     python examples/torus_by_hand.py
     fast run examples/torus_by_hand.py --workers 4
 
-This is what the preset `torus` does, written out. Change it: it is your loop.
+This is what the preset `torus(send='merged')` does, written out. Change it: it is your loop.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,12 @@ import fast
 
 
 def iteration(me: fast.Me, batch: tuple[Tensor, Tensor], updates: Sequence[fast.Letter]) -> None:
-    """One step: compute, tell the neighbours, include what they told, move. Nobody waits."""
+    """One step: compute, include what the neighbours told, pass it on, move. Nobody waits."""
     x, y = batch
     me.backward(F.cross_entropy(me.model(x), y))
-    me.send(me.neighbours, me.gradient, tag="update")
-    me.apply(fast.rules.mean(me.gradient, me.samples, updates))
+    merged = fast.rules.mean(me.gradient, me.samples, updates)
+    me.send(me.neighbours, merged, tag="update")
+    me.apply(merged)
 
 
 worker = fast.Worker(fast.topologies.Torus(), iteration)

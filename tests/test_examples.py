@@ -149,9 +149,9 @@ UNEVEN = Compute(workers_s={0: 0.011, 1: 0.020, 2: 0.031, 3: 0.017})
 def test_the_torus_by_hand_is_the_preset() -> None:
     current: dict[int, tuple[Tensor, Tensor]] = {}
     by_hand = load("torus_by_hand").worker.strategy(lambda me: current[me.id])
-    assert _trajectory(by_hand, current) == _trajectory(fast.presets.torus(), None)
-    other = fast.presets.torus(send="merged")
-    assert _trajectory(other, None) != _trajectory(fast.presets.torus(), None), "the comparison can't fail"
+    preset = _trajectory(fast.presets.torus(send="merged"), None)
+    assert _trajectory(by_hand, current) == preset
+    assert _trajectory(fast.presets.torus(send="own"), None) != preset, "the comparison can't fail"
 
 
 def _trajectory(

@@ -1,6 +1,6 @@
-"""MPI_Allreduce, to be started by mpiexec: `open_mpi.py BYTES REPETITIONS ROUNDS`.
+"""MPI_Allreduce, to be started by mpiexec: `open_mpi.py REPETITIONS BYTES:ROUNDS ...`.
 
-Prints the seconds per round of each repetition, the slowest process's, as a JSON list.
+Prints, for each size, the seconds per round of each repetition, the slowest process's, as JSON.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import numpy
 from mpi4py import MPI
 
 
-def main() -> None:
-    nbytes, repetitions, rounds = map(int, sys.argv[1:])
+def measure(nbytes: int, rounds: int, repetitions: int) -> list[float]:
     world = MPI.COMM_WORLD
     tensor, total = numpy.zeros(nbytes // 4, numpy.float32), numpy.zeros(nbytes // 4, numpy.float32)
-    world.Allreduce(tensor, total)
     times = []
     for _ in range(repetitions):
         world.Barrier()
@@ -26,7 +24,13 @@ def main() -> None:
         for _ in range(rounds):
             world.Allreduce(tensor, total)
         times.append(world.allreduce((time.perf_counter() - began) / rounds, op=MPI.MAX))
-    if world.rank == 0:
+    return times
+
+
+def main() -> None:
+    sizes = [tuple(map(int, size.split(":"))) for size in sys.argv[2:]]
+    times = [measure(nbytes, rounds, int(sys.argv[1])) for nbytes, rounds in sizes]
+    if MPI.COMM_WORLD.rank == 0:
         print(json.dumps(times))
 
 

@@ -112,6 +112,8 @@ def test_letters_that_waited_for_room_are_dropped_when_the_receiver_leaves(world
         worlds[0].send((1,), letter(0, "sum", number))
     assert worlds[0].unsent == 1
     worlds[1].transport.set_phase(Phase.DONE)
+    assert worlds[0].unsent == 1, "it was sent before, and its receiver still waits for the last letters"
+    worlds[1].transport.set_phase(Phase.LEFT)
     assert worlds[0].unsent == 0
     assert any(isinstance(r, Dropped) for r in worlds[0].records)
 

@@ -132,6 +132,12 @@ def _join_others(
             "torch.nn.ModuleDict, with one optimizer whose parameter groups hold their parameters."
         )
     servers = _servers(strategy, seat.workers)
+    if servers and before_apply is not None:
+        raise UsageError(
+            f"before_apply can't be called with {strategy!r}: its optimizer runs on a server, which never runs "
+            "your code. Change this worker's own gradient before optimizer.step(), or take a strategy "
+            "without servers."
+        )
     if strategy.topology is not None:
         strategy.topology.check(seat.workers)
     if seat.id == 0:

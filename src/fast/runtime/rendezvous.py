@@ -84,6 +84,7 @@ def await_phase(world: RealWorld, peers: Sequence[int], phase: Phase, why: str) 
         missing = tuple(p for p in peers if p != world.id and world.transport.phase(p) < phase)
         if not missing:
             break
+        world.pump()
         world.transport.sleep(token, _NAP_S)
         world.patience.check(missing, why)
     world.patience.end()

@@ -114,6 +114,7 @@ class WorkerRuntime:
         self.world.patience.begin()
         while self.world.unsent:
             token = self.transport.listen()
+            self.world.pump()  # the others may be leaving too
             self.transport.sleep(token, 0.002)
             self.world.patience.check((), "room for the last letters")
         self.world.patience.end()

@@ -18,6 +18,7 @@ from fast.errors import UsageError
 from fast.runtime.patience import Deadline
 from fast.trace import Dropped, Observer, Record, Waited
 from fast.transport import Phase, Transport
+from fast.transport.base import Patience
 from fast.view import View
 
 _NAP_S = 0.1
@@ -87,7 +88,7 @@ class RealWorld(World):
             if not len(outbox):
                 continue
             waiting, self._outboxes[peer] = outbox.letters(), Mailbox(self._tags)
-            has_left = self.transport.phase(peer) >= Phase.DONE
+            has_left = self.transport.phase(peer) >= Phase.SETTLED  # until then it waits for what was sent
             for letter in waiting:
                 if has_left:
                     self.emit(
@@ -102,15 +103,18 @@ class RealWorld(World):
         self._flush()
         return sum(len(outbox) for outbox in self._outboxes.values())
 
-    def _pump(self) -> None:
-        """Move what has come in to the mailbox, and what had no room out."""
+    def pump(self) -> None:
+        """Move what has come in to the mailbox, and what had no room out.
+
+        Every wait does this again and again, because whoever leaves waits for room for its last letters.
+        """
         if self._outboxes:
             self._flush()
         for letter in self.transport.arrivals():
             self.transport.release(self._mailbox.deliver(letter))
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
-        self._pump()
+        self.pump()
         letters = self._mailbox.take(tag, senders)
         self._taken += letters
         return letters
@@ -123,7 +127,7 @@ class RealWorld(World):
 
     def unread(self) -> int:
         """Letters that have arrived and were not read yet."""
-        self._pump()
+        self.pump()
         return len(self._mailbox)
 
     def turn_ended(self) -> None:
@@ -152,7 +156,7 @@ class RealWorld(World):
         """Who still has to send; empty when the wait is over. Phases are read before the mail, so
         that whoever counts as gone has really nothing more on its way."""
         gone = [peer for peer in peers if self.transport.phase(peer) >= Phase.DONE]
-        self._pump()
+        self.pump()
         if need is Need.ALL:
             return tuple(p for p in peers if p not in gone and not self._mailbox.has(tag, p))
         return () if gone or self._mailbox.has_any(tag) else peers
@@ -165,7 +169,7 @@ class RealWorld(World):
         if not self.transport.can_reduce(tensor):
             return await direct_mean(self, tensor, among, weight, present)
         self.patience.begin()
-        reduction = self.transport.reduce(tensor, among, weight, present, self.patience)
+        reduction = self.transport.reduce(tensor, among, weight, present, _Attentive(self))
         self.patience.end()
         waited = self.transport.take_waited_ns()
         if self._observers and waited:
@@ -193,6 +197,17 @@ class RealWorld(World):
 
     def close(self) -> None:
         self._heart.stop()
+
+
+class _Attentive(Patience):
+    """Reads the mail during a collective."""
+
+    def __init__(self, world: RealWorld) -> None:
+        self._world = world
+
+    def check(self, peers: tuple[int, ...], why: str) -> None:
+        self._world.pump()
+        self._world.patience.check(peers, why)
 
 
 class _Heart:
