@@ -41,11 +41,11 @@ def worker(widths: list[int], repetitions: int, rounds: int, folder: str) -> Tim
 
 def main() -> None:
     options = harness.options(__doc__)
-    repetitions = 7 if options.quick else 41
+    repetitions = 30 if options.quick else 120
     rows, remarks = [], []
     with harness.engine() as engine:
         for model, widths in MODELS.items():
-            rounds = 20 if max(widths) > 100 else 200
+            rounds = 8 if max(widths) > 100 else 50  # short blocks: a slow moment hits both
             times = harness.run(
                 engine, 1, "join_cost:worker", widths=widths, repetitions=repetitions, rounds=rounds
             )

@@ -29,8 +29,8 @@ explained, with pictures, in [strategies.md](strategies.md); the ideas behind al
 [architecture.md](architecture.md).
 """
 ORDER = (
-    "join", "shard", "own", "consolidate", "Worker",
-    "Strategy", "Me", "Letter", "Tag", "Task",
+    "join", "shard", "own", "consolidate", "whoami", "Worker",
+    "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
     "presets", "topologies", "rules",
     "FastError", "UsageError", "PeerError", "WireError",
 )  # fmt: skip
@@ -52,6 +52,8 @@ def entry(name: str) -> Iterator[str]:
         yield prose(inspect.getdoc(thing))
         for part_name, part in parts_of(thing):
             yield from of_part(f"fast.{name}.{part_name}", part)
+    elif isinstance(thing, str):
+        yield f"What a tag's letters carry: `{thing!r}`.\n"
     elif inspect.isclass(thing):
         yield from of_class(f"fast.{name}", thing)
     else:

@@ -17,17 +17,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fast
-from fast.engine import current_seat
 
 STEPS = 400
 
-seat = current_seat()  # who I am among how many: on machines of their own, each just opens its own files
+me, workers = fast.whoami()  # on machines of their own, each just opens its own files
 data = load_digits()
 images = torch.tensor(data.data / 16, dtype=torch.float32)
 labels = torch.tensor(data.target)
-edges = [1300 * k * (k + 1) // (seat.workers * (seat.workers + 1)) for k in range(seat.workers + 1)]
-mine = slice(edges[seat.id], edges[seat.id + 1])
-loader = DataLoader(TensorDataset(images[mine], labels[mine]), batch_size=16 * (seat.id + 1), shuffle=True)
+edges = [1300 * k * (k + 1) // (workers * (workers + 1)) for k in range(workers + 1)]
+mine = slice(edges[me], edges[me + 1])
+loader = DataLoader(TensorDataset(images[mine], labels[mine]), batch_size=16 * (me + 1), shuffle=True)
 
 
 def endless() -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,9 +10,9 @@ One model, many workers, any way for them to talk:
     final = fast.consolidate(model)
 """
 
-from fast.core import Letter, Me, Strategy, Tag, Task
+from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag, Task, fold_newest, fold_sum
 from fast.errors import FastError, PeerError, UsageError, WireError
-from fast.loop import Worker, consolidate, join, own, shard
+from fast.loop import Worker, consolidate, join, own, shard, whoami
 from fast.parts import merge as rules
 from fast.parts import topology as topologies
 from fast.strategies import presets
@@ -20,6 +20,8 @@ from fast.strategies import presets
 __version__ = "0.1.0"
 
 __all__ = [
+    "GRADIENT",
+    "WEIGHTS",
     "FastError",
     "Letter",
     "Me",
@@ -31,10 +33,13 @@ __all__ = [
     "WireError",
     "Worker",
     "consolidate",
+    "fold_newest",
+    "fold_sum",
     "join",
     "own",
     "presets",
     "rules",
     "shard",
     "topologies",
+    "whoami",
 ]

@@ -82,7 +82,7 @@ def test_a_frozen_worker_is_named_after_the_deadline(runner):
     failure = runner.failure("engine_bodies:freeze", 3, deadline_s=2.0, who=2)
     assert time.monotonic() - began < 2 + SOON_S
     assert failure.who in ("worker 0", "worker 1")
-    assert "PeerSilent" in failure.message
+    assert not failure.traceback  # the message says all; the frames would be ours
     assert re.search(
         r"participant 2 has given no sign of life for \d+ s \(the deadline is 2 s\)", failure.message
     )
@@ -114,7 +114,7 @@ def test_a_worker_that_exits_says_with_which_code(code, sentence, runner):
 
 def test_a_deadlock_says_who_waits_for_whom(runner):
     failure = runner.failure("engine_bodies:deadlock", 2)
-    assert "Deadlock: every live participant waits" in failure.message
+    assert "every live participant waits" in failure.message
     assert "0 waits for letter 'never' of 1" in failure.message
     assert "1 waits for letter 'never' of 0" in failure.message
 

@@ -387,6 +387,11 @@ def join_no_optimizer() -> None:
     fast.join(nn.Linear(1, 1), "sgd")  # type: ignore[type-var]
 
 
+def clip_on_a_server() -> None:
+    model = nn.Linear(1, 1)
+    fast.join(model, sgd(model), "ssp", before_apply=lambda: None)
+
+
 def step_after_the_end() -> None:
     model, optimizer = _joined()
     _step(model, optimizer)

@@ -20,6 +20,7 @@ REFUSALS = {
     "join_twice": ({}, "called twice in one worker.*ModuleDict"),
     "join_no_module": ({}, "needs a torch.nn.Module as its model and got list"),
     "join_no_optimizer": ({}, "needs a torch.optim optimizer and got str"),
+    "clip_on_a_server": ({}, "before_apply can't be called with ssp.*runs on a server"),
     "step_after_the_end": ({}, "called after fast.consolidate.*Consolidate once"),
     "consolidate_a_stranger": ({}, "a model that was not joined here"),
     "freeze_later": ({}, r"'0\.weight' was trainable and is frozen now"),

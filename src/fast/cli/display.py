@@ -30,6 +30,7 @@ class RunDisplay:
         self._live: Live | None = None
         self._began = self._spoke = time.monotonic()
         self._steps = [0] * workers
+        self._said: set[str] = set()
 
     def __enter__(self) -> RunDisplay:
         if self._err.is_terminal:
@@ -47,7 +48,8 @@ class RunDisplay:
         match event["event"]:
             case "line":
                 self._line(event["who"], event["text"], to_stderr=event["stream"] == 2)
-            case "say":
+            case "say" if event["text"] not in self._said:  # workers tend to say the same
+                self._said.add(event["text"])
                 self._print(self._err, Text(f"fast: {event['text']}", style="dim"))
             case "progress":
                 self._progress(event["steps"])

@@ -28,6 +28,9 @@ class Strategy:
     all workers at the same step, and real and simulated runs give the same bits."""
     identity_alone: ClassVar[bool] = False
     """Whether with one worker this is exactly training without FAST."""
+    replicas_agree: ClassVar[bool] = False
+    """Whether all replicas that are still in are equal after every step. Then one that left early
+    is only an older version of the others, and the representative model leaves it out."""
     computes_gradient: ClassVar[bool] = False
     """Whether `step` computes its gradient itself, with `me.backward(loss)`."""
     call: str = ""

@@ -21,7 +21,7 @@ import torch
 from fast.core import Strategy
 from fast.engine.messages import Channel, Job
 from fast.engine.seat import Seat, seated
-from fast.errors import UsageError
+from fast.errors import FastError, UsageError
 from fast.transport import ShmTransport
 
 _PR_SET_PDEATHSIG = 1
@@ -91,6 +91,9 @@ def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) ->
     except UsageError as error:
         code = 2
         channel.send({"event": "failed", "message": str(error), "usage": True})
+    except FastError as error:  # its message says all; the frames are ours
+        code = 1
+        channel.send({"event": "failed", "message": str(error)})
     except BaseException as error:
         code = 1
         text = "".join(traceback.format_exception(type(error), error, _users_frames(error)))

@@ -23,7 +23,7 @@ from fast.lab.measures import (
     one_thread,
     seed_model,
 )
-from fast.runtime.worker import mean_of
+from fast.runtime.worker import mean_of, representatives
 from fast.sim import ComputeModel, Network, Simulation, SimWorker
 from fast.trace import Meter, Record
 
@@ -159,7 +159,9 @@ def _run(
 
 def _consolidated(simulation: Simulation, replicas: Sequence[TorchReplica]) -> State:
     """As `fast.consolidate` makes it: the mean of the replicas, or the servers' weights."""
-    state = mean_state(live_state(replica.model) for replica in replicas)
+    steps = {worker.me.id: worker.me.steps for worker in simulation.workers}
+    chosen = representatives(simulation.strategy, steps)
+    state = mean_state(live_state(replicas[worker].model) for worker in chosen)
     if simulation.servers:
         weights = mean_of([server.me.weights for server in simulation.servers])
         for segment in replicas[0].layout.segments:

@@ -1,4 +1,4 @@
-"""The user's own loop: join, shard, own, consolidate, Worker; and how a script is run as a worker.
+"""The user's own loop: join, shard, own, consolidate, whoami, Worker; and how a script is run as a worker.
 
 Job: put engine, adapters and runtime together behind a few functions.
 May import: everything below lab.
@@ -8,6 +8,7 @@ Never: takes the loop away from the user.
 from fast.loop.consolidation import consolidate
 from fast.loop.data import own, shard
 from fast.loop.joining import join
+from fast.loop.session import whoami
 from fast.loop.worker import Worker
 
-__all__ = ["Worker", "consolidate", "join", "own", "shard"]
+__all__ = ["Worker", "consolidate", "join", "own", "shard", "whoami"]

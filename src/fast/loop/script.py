@@ -19,12 +19,13 @@ def run_script(script: str, arguments: list[str]) -> None:
     seat = current_seat()
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
+    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
-    if seat.workers > 1 and not seat.sessions:
+    if seat.workers > 1 and not seat.sessions and not wants_help:
         raise UsageError(
             f"{script} ended without calling fast.join, so {seat.workers} workers would each have trained alone. "
             "Call fast.join(model, optimizer) before the loop."

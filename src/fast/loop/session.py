@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from fast.engine import Seat
+from fast.engine import Seat, current_seat
 from fast.runtime import WorkerRuntime
 
 
@@ -29,6 +29,19 @@ class Session:
         """For one step; without `shard` or `own` every step weighs the same."""
         samples, self.pending_samples = self.pending_samples, None
         return 1 if samples is None else samples
+
+
+class Place(NamedTuple):
+    """Which worker runs here, and among how many."""
+
+    worker: int
+    workers: int
+
+
+def whoami() -> Place:
+    """Which worker this is: `fast.whoami().worker` of `fast.whoami().workers`. A plain script is 0 of 1."""
+    seat = current_seat()
+    return Place(seat.id, seat.workers)
 
 
 def session_of(seat: Seat, model: nn.Module) -> Session | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -146,7 +146,8 @@ class WorkerRuntime:
         self.settle()
         everybody = self.world.start_view
         await_phase(self.world, (*everybody.workers, *everybody.servers), Phase.SETTLED, "final weights")
-        trained = [w for w in everybody.workers if self.transport.status(w).steps] or list(everybody.workers)
+        steps = {worker: self.transport.status(worker).steps for worker in everybody.workers}
+        trained = representatives(self.strategy, steps)
         owners = everybody.servers or trained
         weights = mean_of([self._final(peer) for peer in owners])
         return weights, self._mean_buffers(trained)
@@ -173,6 +174,12 @@ def seed_gradient(seed: int, worker: int, step: int) -> None:
     torch.default_generator.manual_seed(gradient_seed(seed, worker, step))
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(gradient_seed(seed, worker, step))
+
+
+def representatives(strategy: Strategy, steps: Mapping[int, int]) -> list[int]:
+    """Whose replicas stand for the model: all who trained, or where replicas agree, the latest."""
+    at_least = max(steps.values()) if strategy.replicas_agree else 1
+    return [worker for worker, done in steps.items() if done >= at_least] or list(steps)
 
 
 def mean_of(copies: Sequence[Tensor]) -> Tensor:

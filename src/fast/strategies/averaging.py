@@ -12,6 +12,7 @@ class AllReduce(Strategy):
 
     synchronous = True
     identity_alone = True
+    replicas_agree = True
 
     async def step(self, me: Me) -> None:
         me.apply(await me.mean(me.gradient, weight=me.samples, read_only=True))

@@ -20,11 +20,13 @@ import time
 
 from torch import Tensor
 
+from fast.errors import UsageError
 from fast.transport.base import Phase, Status
 
 RING = 64
 """Letters from one participant to one other that may wait unread."""
 WINDOWS = 16
+WINDOW_NAME_BYTES = 40
 GROUPS = 16
 _TEXT_BYTES = 240
 _HEAD_BYTES = 512
@@ -169,6 +171,10 @@ class Control:
         return None
 
     def set_window(self, place: int, name: str, offset: int, nbytes: int) -> None:
+        if len(name.encode()) > WINDOW_NAME_BYTES:
+            raise UsageError(
+                f"{name!r} is too long a name to publish under; {WINDOW_NAME_BYTES} bytes is the limit"
+            )
         at = self._windows + place * 64
         _WINDOW.pack_into(self._bytes, at, name.encode(), offset, nbytes, 0)
         self.words64[(at + 56) // 8] = 1

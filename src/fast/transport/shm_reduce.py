@@ -124,7 +124,7 @@ class ShmReducer:
         word = self._mine.group_words(group.place)
         words = self._mine.words64
         words[word + _OFFSET], words[word + _NBYTES] = offset, nbytes
-        words[word + _DTYPE] = _DTYPES.index(tensor.dtype)
+        words[word + _DTYPE] = _dtype_number(tensor)
         self._mine.doubles[word + _WEIGHT] = weight
         words[word + _PRESENT_LEN] = 0
         if present is not None:
@@ -196,7 +196,7 @@ class ShmReducer:
         return waited
 
     def _check_alike(self, group: _Group, members: tuple[int, ...], tensor: Tensor) -> None:
-        nbytes, dtype = tensor.numel() * tensor.element_size(), _DTYPES.index(tensor.dtype)
+        nbytes, dtype = tensor.numel() * tensor.element_size(), _dtype_number(tensor)
         for peer in members:
             entry = self._entry(group, peer)
             assert entry is not None
@@ -268,6 +268,14 @@ class ShmReducer:
             data = self._arenas[peer].map(words[entry + _PRESENT_AT], _PRESENCE_BYTES)[:length]
             present = union(present, int.from_bytes(bytes(data.numpy()), "little"))
         return present
+
+
+def _dtype_number(tensor: Tensor) -> int:
+    if tensor.dtype not in _DTYPES:
+        raise UsageError(
+            f"mean() adds {', '.join(map(str, _DTYPES))} and got {tensor.dtype}; convert it first"
+        )
+    return _DTYPES.index(tensor.dtype)
 
 
 def _chunks(
