@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fast.collectives.canonical import add_up
+from fast.collectives.canonical import EqualMean, add_up
 from fast.core.letter import union
 from fast.core.world import Reduction
 from fast.errors import UsageError
@@ -31,7 +31,7 @@ from fast.transport.control import GROUPS, Control, Fence
 from fast.transport.futex import Futex, yield_core
 from fast.view import ALIGN_BYTES
 
-CHUNK_BYTES = 128 * 1024
+CHUNK_BYTES = 256 * 1024
 """Small enough that a chunk of the result stays in the second-level cache while it is added up."""
 _PRESENCE_BYTES = 1 << 16
 _YIELDS = 50
@@ -61,6 +61,8 @@ class _Group:
         """The same object round after round, so that who reads it can prepare for it once."""
         self.output_place: object = None
         self.chunks: list[tuple[list[Tensor], Tensor]] = []
+        self.equal: EqualMean | None = None
+        """The sum of these chunks for equal weights, where there is a faster way."""
 
 
 class ShmReducer:
@@ -253,6 +255,11 @@ class ShmReducer:
             ]
             group.plan_key = key
             group.chunks = _chunks(inputs, output.view(-1), members.index(self._id), len(members))
+            several = len(members) > 1 and bool(group.chunks) and EqualMean.takes(tensor.dtype)
+            group.equal = EqualMean(group.chunks) if several else None
+        if group.equal is not None and len(set(weights)) == 1:
+            group.equal.run()
+            return
         for inputs, out in group.chunks:
             add_up(inputs, weights, out)
 
