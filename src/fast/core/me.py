@@ -35,6 +35,7 @@ class Me:
         self.version = 0
         """On a server: updates applied so far. On a worker: the server's version it last adopted."""
         self.view = world.start_view
+        self._everybody = frozenset(self.view.workers + self.view.servers)
         self._scratch: dict[str, Tensor] = {}
         self._tags: dict[str, Tag] = {tag.name: tag for tag in strategy.tags}
         self._fresh: list[Letter] = []
@@ -161,6 +162,7 @@ class Me:
         if not targets:
             return
         self._check_guard()
+        self._check_known(targets)
         carries_gradient = self._carries(tag) == GRADIENT
         letter = Letter(
             sender=self.id,
@@ -178,6 +180,14 @@ class Me:
             self.world.emit(Sent(self.id, self.world.now(), targets, tag, nbytes, self.steps))
         self.world.send(targets, letter)
 
+    def _check_known(self, peers: tuple[int, ...]) -> None:
+        if not self._everybody.issuperset(peers):
+            there = self.world.start_view
+            raise UsageError(
+                f"participant {self.id} addressed peer {min(set(peers) - self._everybody)}, who doesn't exist. There "
+                f"are workers {there.workers} and servers {there.servers}; me.peers has the others."
+            )
+
     def _present_of(self, tensor: Tensor) -> int | None:
         if tensor is self.gradient:
             return self.replica.present
@@ -193,6 +203,7 @@ class Me:
 
     async def receive(self, tag: str, from_: int) -> Letter:
         """The next letter of one peer. PeerLost if it can't come any more."""
+        self._check_known((from_,))
         await self.world.wait(tag, (from_,), Need.ALL)
         letter = self.world.take_one(tag, from_)
         if letter is None:
@@ -207,6 +218,7 @@ class Me:
     async def gather(self, tag: str, peers: Iterable[int]) -> tuple[dict[int, Letter], tuple[int, ...]]:
         """The next letter of each of these peers, and who of them is gone."""
         wanted = tuple(peers)
+        self._check_known(wanted)
         await self.world.wait(tag, wanted, Need.ALL)
         got = {}
         for peer in wanted:
@@ -268,6 +280,7 @@ class Me:
         """
         self._check_guard()
         group = self.world.start_view.workers if among is None else tuple(sorted(among))
+        self._check_known(group)
         if not tensor.is_floating_point():
             raise UsageError(
                 f"mean() needs floating point numbers and got {tensor.dtype}; convert them first"

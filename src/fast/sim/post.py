@@ -35,10 +35,6 @@ class Post:
         self._events, self._network, self._inboxes = events, network, inboxes
         self._links: dict[tuple[int, int], Link] = {}
 
-    def unknown(self, peers: Iterable[int]) -> set[int]:
-        """Those of these who don't exist."""
-        return set(peers).difference(self._inboxes)
-
     def send(self, to: int, letter: Letter, nbytes: int) -> None:
         """Put this letter on the link to `to`."""
         link = self._links.setdefault((letter.sender, to), Link())

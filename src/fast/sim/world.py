@@ -10,6 +10,7 @@ from typing import final
 from torch import Tensor
 
 from fast.core import Letter, Need, Reduction, World
+from fast.core.framing import header_of
 from fast.core.seeds import stream_seed
 from fast.errors import FastError, UsageError
 from fast.sim.events import Events
@@ -19,7 +20,7 @@ from fast.sim.programs import Computing
 from fast.sim.rounds import MeanWait, Rounds
 from fast.trace import Dropped, Observer, Record, Waited
 from fast.view import View
-from fast.wire import Header, decode_header, encode_header
+from fast.wire import decode_header, encode_header
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ class SimWorld(World):
     # Letters
 
     def send(self, to: tuple[int, ...], letter: Letter) -> None:
-        self._check_known(to)
         self.touched = True
         reachable = [peer for peer in to if peer not in self._post.departures]
         for peer in to:
@@ -70,7 +70,10 @@ class SimWorld(World):
                 self._drop(letter, peer)
         if not reachable:
             return
-        header, payload_bytes = _header(letter), letter.tensor.numel() * letter.tensor.element_size()
+        header, payload_bytes = (
+            encode_header(header_of(letter)),
+            letter.tensor.numel() * letter.tensor.element_size(),
+        )
         tensor = letter.tensor.detach().clone()
         for peer in reachable:
             # The note goes through its bytes: what the real world refuses is refused here too,
@@ -93,7 +96,6 @@ class SimWorld(World):
         return letter
 
     async def wait(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
-        self._check_known(peers)
         missing = self._missing(tag, peers, need)
         if not missing:
             return
@@ -126,7 +128,6 @@ class SimWorld(World):
     async def collective(
         self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, read_only: bool
     ) -> Reduction:
-        self._check_known(among)
         if self.id not in among:
             raise UsageError(
                 f"participant {self.id} asked for the mean among {among}, to which it doesn't belong. "
@@ -167,30 +168,3 @@ class SimWorld(World):
     def _report_wait(self, on: tuple[int, ...], why: str, since_ns: int) -> None:
         if self.observed and self.now() > since_ns:
             self.emit(Waited(self.id, self.now(), tuple(sorted(on)), why, self.now() - since_ns))
-
-    def _check_known(self, peers: Collection[int]) -> None:
-        unknown = self._post.unknown(peers)
-        if unknown:
-            raise UsageError(
-                f"participant {self.id} addressed peer {min(unknown)}, who doesn't exist. There are workers "
-                f"{self.start_view.workers} and servers {self.start_view.servers}; me.peers has the others."
-            )
-
-
-def _header(letter: Letter) -> bytes:
-    """The header as the real world would write it."""
-    present = letter.present
-    return encode_header(
-        Header(
-            sender=letter.sender,
-            tag=letter.tag,
-            dtype=str(letter.tensor.dtype).removeprefix("torch."),
-            shape=tuple(letter.tensor.shape),
-            steps=letter.steps,
-            view=letter.view,
-            version=letter.version,
-            weight=letter.weight,
-            note=letter.note,
-            present=None if present is None else present.to_bytes(present.bit_length() // 8 + 1, "little"),
-        )
-    )

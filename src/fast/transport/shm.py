@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from fast.core.framing import header_of, letter_of
 from fast.core.letter import Letter
 from fast.core.world import Reduction
-from fast.errors import UsageError, WireError
+from fast.errors import UsageError
 from fast.transport.arena import Arena, create_arena
 from fast.transport.base import Patience, Phase, Status, Transport
 from fast.transport.control import RING, WINDOWS, Control, Fence, control_bytes
 from fast.transport.futex import Futex
 from fast.transport.shm_reduce import ShmReducer
-from fast.wire import HEADER_LIMIT_BYTES, Header, decode_header, encode_header
+from fast.wire import HEADER_LIMIT_BYTES, decode_header, encode_header
 
 
 def create_arenas(size: int) -> list[int]:
@@ -61,7 +62,7 @@ class ShmTransport(Transport):
         open_to = [peer for peer in targets if self._has_room(peer, limit)]
         if open_to:
             tensor = letter.tensor
-            header = encode_header(_header_of(letter))
+            header = encode_header(header_of(letter))
             nbytes = tensor.numel() * tensor.element_size()
             slot = self._free_slot(HEADER_LIMIT_BYTES + nbytes)
             slot.memory[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
@@ -114,7 +115,7 @@ class ShmTransport(Transport):
         memory = self._arenas[sender].map(offset, HEADER_LIMIT_BYTES + nbytes)
         header = decode_header(bytes(memory[:header_bytes].numpy()))
         payload = memory[HEADER_LIMIT_BYTES : HEADER_LIMIT_BYTES + nbytes]
-        letter = _letter_of(header, payload)
+        letter = letter_of(header, payload)
         self._tickets[id(letter)] = (letter, sender, number)
         return letter
 
@@ -195,36 +196,3 @@ class ShmTransport(Transport):
 
     def close(self) -> None:
         """Mappings go with the process; descriptors are closed by whoever opened them."""
-
-
-def _header_of(letter: Letter) -> Header:
-    present = letter.present
-    return Header(
-        sender=letter.sender,
-        tag=letter.tag,
-        dtype=str(letter.tensor.dtype).removeprefix("torch."),
-        shape=tuple(letter.tensor.shape),
-        steps=letter.steps,
-        view=letter.view,
-        version=letter.version,
-        weight=letter.weight,
-        note=letter.note,
-        present=None if present is None else present.to_bytes(present.bit_length() // 8 + 1, "little"),
-    )
-
-
-def _letter_of(header: Header, payload: Tensor) -> Letter:
-    dtype = getattr(torch, header.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise WireError(f"a letter of dtype {header.dtype!r}, which torch doesn't know")
-    return Letter(
-        sender=header.sender,
-        tag=header.tag,
-        tensor=payload.view(dtype).view(header.shape),
-        steps=header.steps,
-        view=header.view,
-        version=header.version,
-        weight=header.weight,
-        note=header.note,
-        present=None if header.present is None else int.from_bytes(header.present, "little"),
-    )
