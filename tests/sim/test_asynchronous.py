@@ -33,10 +33,18 @@ class Spread:
             self.widest = max(self.widest, max(self.steps) - min(self.steps))
 
 
+FEW_AND_MANY = (
+    range(100),
+    pytest.param(range(100, 1100), marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+)
+"""Seeds of random schedules: some on every run, many in `make test-long`."""
+
+
+@pytest.mark.parametrize("seeds", FEW_AND_MANY)
 @pytest.mark.parametrize("bound", [0, 1, 3])
-def test_ssp_no_worker_runs_ahead_of_the_bound(bound):
+def test_ssp_no_worker_runs_ahead_of_the_bound(bound, seeds):
     widest = 0
-    for seed in range(100):
+    for seed in seeds:
         spread = Spread(4)
         simulation = PROBLEM.simulation(
             ssp(bound=bound),
@@ -161,8 +169,9 @@ def everything_included(seed, *, momentum=0.0, size=4, steps=8):
     return weights(simulation), PROBLEM.start - LR * sum(log)
 
 
-def test_statement_1_whatever_the_order_all_replicas_end_equal():
-    for seed in range(40):
+@pytest.mark.parametrize("seeds", FEW_AND_MANY)
+def test_statement_1_whatever_the_order_all_replicas_end_equal(seeds):
+    for seed in seeds:
         ends, expected = everything_included(seed)
         for end in ends:
             assert close(end, expected), f"seed {seed}"
