@@ -10,6 +10,8 @@ One model, many workers, any way for them to talk:
     final = fast.consolidate(model)
 """
 
+import sys
+
 from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag, Task, fold_newest, fold_sum
 from fast.errors import FastError, PeerError, UsageError, WireError
 from fast.loop import Worker, consolidate, join, own, shard, whoami
@@ -18,6 +20,9 @@ from fast.parts import topology as topologies
 from fast.strategies import presets
 
 __version__ = "0.1.0"
+
+# So that `from fast.topologies import Ring` works like the attribute does.
+sys.modules.update({f"{__name__}.{name}": globals()[name] for name in ("presets", "rules", "topologies")})
 
 __all__ = [
     "GRADIENT",

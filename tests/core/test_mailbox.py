@@ -137,8 +137,20 @@ def test_fold_sum_joins_the_bitmaps() -> None:
 
 
 def test_fold_sum_of_steps_without_samples() -> None:
-    folded = fold_sum(letter(1, 0.0, weight=0), letter(1, 0.0, weight=0))
-    assert (float(folded.tensor), folded.count, folded.weight) == (0.0, 2, 0)
+    """They have nothing to add, so they don't count, whatever the rule makes of the letter."""
+    for two in ((letter(1, 0.0, weight=0), letter(1, 10.0)), (letter(1, 10.0), letter(1, 0.0, weight=0))):
+        folded = fold_sum(*two)
+        assert (float(folded.tensor), folded.count, folded.weight) == (10.0, 1, 1.0)
+
+
+def test_a_fold_that_keeps_an_old_tensor_gets_memory_of_its_own() -> None:
+    """What was folded is given back to the transport, which writes the next letters there."""
+    mailbox = Mailbox({"a": Tag("a", fold=lambda older, newer: replace(newer, note={}))})
+    first, second = letter(1, 1.0, tag="a"), letter(1, 2.0, tag="a")
+    mailbox.deliver(first)
+    assert list(mailbox.deliver(second)) == [first, second]
+    second.tensor.fill_(99.0)
+    assert float(mailbox.take("a")[0].tensor) == 2.0
 
 
 parts = st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 64)), min_size=1, max_size=6)

@@ -68,9 +68,18 @@ def test_only_those_who_are_waited_for_matter(clock):
 
 def test_who_has_left_owes_no_sign_of_life(clock):
     case = Case(clock)
-    case.ends[2].set_phase(Phase.DONE)
+    case.ends[2].set_phase(Phase.LEFT)
     case.pass_time(100, alive=(0, 1))
     case.deadline.check((2,), "last step")
+
+
+def test_who_has_done_its_last_step_still_does(clock):
+    """The others wait for its final weights."""
+    case = Case(clock)
+    case.ends[2].set_phase(Phase.DONE)
+    case.pass_time(100, alive=(0, 1))
+    with pytest.raises(PeerSilent, match="participant 2"):
+        case.deadline.check((2,), "final weights")
 
 
 def test_a_peer_that_is_alive_is_named_once_per_deadline_and_never_given_up(clock):

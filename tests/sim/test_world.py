@@ -467,3 +467,31 @@ def test_an_unobserved_run_is_the_same_run():
     loud.run()
     assert all(equal(quiet.me(i).weights, loud.me(i).weights) for i in range(3))
     assert any(isinstance(record, Included) for record in seen)
+
+
+# The last turn, and wrong programs
+
+
+@pytest.mark.parametrize("act", ["mean", "send"])
+def test_in_the_last_turn_nobody_answers(act):
+    class Late(Strategy):
+        async def step(self, me):
+            me.apply(me.gradient)
+
+        async def end(self, me):
+            if act == "mean":
+                await me.mean(me.weights)
+            else:
+                me.send(1 - me.id, me.weights, tag="late")
+
+    simulation = PROBLEM.simulation(Late(), PROBLEM.batches(2, 3))
+    with pytest.raises(UsageError, match="sends or waits in end"):
+        simulation.run()
+
+
+def test_a_turn_that_is_not_async_is_refused_when_it_is_written():
+    with pytest.raises(UsageError, match=r"Plain\.step is a turn and must be written `async def step"):
+
+        class Plain(Strategy):
+            def step(self, me):
+                me.apply(me.gradient)

@@ -264,3 +264,25 @@ def test_a_heartbeat_loses_nothing_that_is_told_at_the_same_time():
     finally:
         stop.set()
         heart.join()
+
+
+@pytest.mark.parametrize("kind", ["memory", "shm"])
+def test_an_unread_letter_is_never_overwritten_however_many_others_pass_it(kind, make_shm):
+    sender, receiver = make_memory(2) if kind == "memory" else make_shm(2)
+    assert not sender.post([1], Letter(0, "kept", torch.tensor([123.0]), steps=(0,)), limit=64)
+    (kept,) = receiver.arrivals()
+    for number in range(3 * RING):
+        passing = Letter(0, "passing", torch.tensor([float(number)]), steps=(0,))
+        if sender.post([1], passing, limit=2):
+            break  # refusing is fine; overwriting isn't
+        receiver.release(receiver.arrivals())
+    assert float(kept.tensor) == 123.0
+
+
+@pytest.mark.parametrize("kind", ["memory", "shm"])
+def test_letters_of_one_tag_leave_room_for_another(kind, make_shm):
+    sender, _ = make_memory(2) if kind == "memory" else make_shm(2)
+    for _ in range(2):
+        assert not sender.post([1], Letter(0, "a", torch.ones(1), steps=(0,)), limit=2)
+    assert sender.post([1], Letter(0, "a", torch.ones(1), steps=(0,)), limit=2) == (1,)
+    assert not sender.post([1], Letter(0, "b", torch.ones(1), steps=(0,)), limit=2)

@@ -27,14 +27,14 @@ headers = st.builds(
     tag=st.text(max_size=12),
     dtype=st.sampled_from(["float32", "float64", "bfloat16"]),
     shape=st.lists(int64, max_size=3).map(tuple),
-    steps=st.lists(int64, max_size=8).map(tuple),
+    steps=st.lists(st.tuples(int64, int64), max_size=8),
     view=int64,
     version=int64,
     weight=st.floats(allow_nan=False),
     note=st.dictionaries(st.text(max_size=8), scalars | st.lists(scalars, max_size=3), max_size=4),
     present=st.none() | st.binary(max_size=32),
 )
-small = Header(sender=3, tag="gradient", dtype="float32", shape=(1000,), steps=(7,), note={"share": 0.25})
+small = Header(sender=3, tag="gradient", dtype="float32", shape=(1000,), steps=[(7, 1)], note={"share": 0.25})
 
 
 def frame(body: bytes, *, magic: bytes = b"FAST", version: int = 1, crc: int | None = None) -> bytes:
@@ -60,7 +60,9 @@ def test_headers_fill_whole_blocks(header: Header) -> None:
 
 
 def test_the_layout_on_the_wire() -> None:
-    body = msgspec.msgpack.encode([3, "gradient", "float32", [1000], [7], 0, 0, 1.0, {"share": 0.25}, None])
+    body = msgspec.msgpack.encode(
+        [3, "gradient", "float32", [1000], [[7, 1]], 0, 0, 1.0, {"share": 0.25}, None]
+    )
     assert encode_header(small) == frame(body).ljust(256, b"\0")
 
 

@@ -11,6 +11,9 @@ from fast.core.letter import Letter
 from fast.errors import WireError
 from fast.wire import Header
 
+_RUNS = 200
+"""Of so many the header keeps track; they fit beside a note."""
+
 
 def header_of(letter: Letter) -> Header:
     """All that the wire says about a letter; its values travel beside it."""
@@ -20,13 +23,28 @@ def header_of(letter: Letter) -> Header:
         tag=letter.tag,
         dtype=str(letter.tensor.dtype).removeprefix("torch."),
         shape=tuple(letter.tensor.shape),
-        steps=letter.steps,
+        steps=_runs(letter.steps),
         view=letter.view,
         version=letter.version,
         weight=letter.weight,
         note=letter.note,
         present=None if present is None else present.to_bytes(present.bit_length() // 8 + 1, "little"),
     )
+
+
+def _runs(steps: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Runs of consecutive steps. A letter into which thousands were folded keeps their number, and
+    which they were as far as it fits: the oldest count as one run."""
+    runs: list[tuple[int, int]] = []
+    for step in steps:
+        if runs and step == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((step, 1))
+    if len(runs) > _RUNS:
+        old = runs[: 1 - _RUNS]
+        runs = [(old[0][0], sum(count for _, count in old)), *runs[1 - _RUNS :]]
+    return runs
 
 
 def letter_of(header: Header, payload: Tensor) -> Letter:
@@ -41,7 +59,7 @@ def letter_of(header: Header, payload: Tensor) -> Letter:
         sender=header.sender,
         tag=header.tag,
         tensor=payload.view(dtype).view(header.shape),
-        steps=header.steps,
+        steps=tuple(first + k for first, count in header.steps for k in range(count)),
         view=header.view,
         version=header.version,
         weight=header.weight,

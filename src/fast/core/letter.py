@@ -68,9 +68,11 @@ def fold_newest(older: Letter, newer: Letter) -> Letter:
 
 def fold_sum(older: Letter, newer: Letter) -> Letter:
     """Gradients: nothing is lost. Equal weights add up exactly; unequal ones keep the mean right."""
+    if newer.weight == 0 or older.weight == 0:  # a step that doesn't count has nothing to add
+        return older if newer.weight == 0 else newer
     older_share, newer_share = older.weight / older.count, newer.weight / newer.count
     count, weight = older.count + newer.count, older.weight + newer.weight
-    if older_share == newer_share or weight == 0:
+    if older_share == newer_share:
         tensor = older.tensor.add_(newer.tensor) if older.private else older.tensor + newer.tensor
     else:
         tensor = older.tensor * (older_share * count / weight) + newer.tensor * (newer_share * count / weight)

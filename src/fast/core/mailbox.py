@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from fast.core.letter import Letter, Tag
 from fast.errors import MailboxFull
@@ -24,7 +25,7 @@ class Mailbox:
         tag = self._tags.get(letter.tag) or Tag(letter.tag)
         waiting = self._waiting.setdefault(letter.tag, {}).setdefault(letter.sender, [])
         if waiting and tag.fold is not None:
-            folded = tag.fold(waiting[0], letter)
+            folded = _owned(tag.fold(waiting[0], letter), waiting[0], letter)
             used = [old for old in (waiting[0], letter) if old is not folded]
             waiting[0] = folded
             return used
@@ -63,3 +64,12 @@ class Mailbox:
 
     def __len__(self) -> int:
         return sum(len(waiting) for senders in self._waiting.values() for waiting in senders.values())
+
+
+def _owned(folded: Letter, *used: Letter) -> Letter:
+    """A folded letter must not read memory of those that it was made of: that is given back."""
+    memory = folded.tensor.untyped_storage().data_ptr()
+    for old in used:
+        if folded is not old and not old.private and old.tensor.untyped_storage().data_ptr() == memory:
+            return replace(folded, tensor=folded.tensor.clone(), private=True)
+    return folded

@@ -35,6 +35,8 @@ class Me:
         self.version = 0
         """On a server: updates applied so far. On a worker: the server's version it last adopted."""
         self.view = world.start_view
+        self.ending = False
+        """Whether this is the last turn, when nobody is there any more to talk to."""
         self._everybody = frozenset(self.view.workers + self.view.servers)
         self._scratch: dict[str, Tensor] = {}
         self._tags: dict[str, Tag] = {tag.name: tag for tag in strategy.tags}
@@ -127,6 +129,8 @@ class Me:
             present = self._reduction.present
         else:
             present = None if self.is_server and not included else self._present_with(included)
+            if self._reduction is not None:  # the gradient was made of a mean over all of theirs
+                present = union(present, self._reduction.present)
         self._report_included(included)
         if of is None:
             self._fresh = []
@@ -157,7 +161,7 @@ class Me:
     # Letters
 
     def send(self, to: int | Iterable[int], tensor: Tensor, tag: str, **note: Any) -> None:
-        """Send values to one peer or several. Never waits; ordered per pair; as of now."""
+        """Send values to one peer or several. Never waits; ordered per pair and tag; as of now."""
         targets = (to,) if isinstance(to, int) else tuple(to)
         if not targets:
             return
@@ -181,6 +185,11 @@ class Me:
         self.world.send(targets, letter)
 
     def _check_known(self, peers: tuple[int, ...]) -> None:
+        if self.ending:
+            raise UsageError(
+                f"{self.strategy!r} sends or waits in end(), when everybody has taken its last step and nobody "
+                "answers any more. There, read what has arrived with me.letters(tag), and apply it."
+            )
         if not self._everybody.issuperset(peers):
             there = self.world.start_view
             raise UsageError(
@@ -287,7 +296,7 @@ class Me:
             )
         present = self.replica.present if tensor is self.gradient else None
         reduction = await self.world.collective(tensor, group, float(weight), present, read_only)
-        self._reduction = reduction
+        self._reduction = reduction if tensor is self.gradient else None
         self._guard = (reduction.tensor, reduction.tensor._version) if read_only else None
         if self.world.observed:
             size, nbytes = len(reduction.members), tensor.numel() * tensor.element_size()
@@ -317,6 +326,7 @@ class Me:
         if not self.is_server:  # a server's view changes in `news`, so that no departure passes it by
             self.view = self._view_now()
         self._fresh = []
+        self._reduction = None
 
     def close_turn(self) -> None:
         self._check_guard()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fast.core.letter import Tag
+from fast.errors import UsageError
 from fast.parts.topology import Topology
 
 if TYPE_CHECKING:
@@ -36,6 +38,15 @@ class Strategy:
     call: str = ""
     """The canonical call that builds this strategy, with all its arguments."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("begin", "step", "serve", "end"):
+            program = vars(cls).get(name)
+            if program is not None and not iscoroutinefunction(program):
+                raise UsageError(
+                    f"{cls.__name__}.{name} is a turn and must be written `async def {name}(self, me)`"
+                )
+
     def servers(self, workers: int) -> int:
         """How many servers take part. `serve` is their program."""
         return 0
@@ -56,7 +67,8 @@ class Strategy:
         raise NotImplementedError(f"{type(self).__name__} has servers but no serve(me)")
 
     async def end(self, me: Me) -> None:
-        """Once, after everybody's last step, when all that was sent has arrived."""
+        """Once, after everybody's last step, when all that was sent has arrived: read it with
+        `me.letters`. Nobody answers any more, so sending and waiting are refused here."""
 
     def __repr__(self) -> str:
         return self.call or type(self).__name__

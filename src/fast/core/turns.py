@@ -58,6 +58,7 @@ async def serve_turn(me: Me) -> None:
 async def end_turn(me: Me) -> None:
     """After everybody's last step, when all that was sent has arrived."""
     me.open_turn()
+    me.ending = True
     await me.strategy.end(me)
     if me.world.observed:
         me.world.emit(Left(me.id, me.world.now(), me.steps))

@@ -202,7 +202,7 @@ class Host:
             match message.pop("event"):
                 case "say":
                     self._control.send({"event": "say", "who": participant.name, "text": message["text"]})
-                case "start servers":
+                case "start servers" if self._failure is None:
                     self._start_servers(message["count"], message["call"])
                 case "result":
                     participant.result, participant.returned = message["value"], True
@@ -218,7 +218,7 @@ class Host:
     def _on_child(self, woken: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             woken.recv(1 << 12)
-        for participant in self._participants.values():
+        for participant in list(self._participants.values()):
             if participant.status is not None:
                 continue
             pid, status = os.waitpid(participant.pid, os.WNOHANG)

@@ -101,6 +101,8 @@ class Lines:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             self._give(line)
+        restart = self._partial.rfind(b"\r", 0, -1)  # a progress bar that never ends its line
+        self._partial = self._partial[restart + 1 :]
 
     def end(self) -> None:
         if self._partial:

@@ -123,7 +123,7 @@ def _users_frames(error: BaseException) -> TracebackType | None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(ours):
         trace = trace.tb_next
-    return trace or error.__traceback__
+    return trace if trace is not None or isinstance(error, SyntaxError) else error.__traceback__
 
 
 def _exit_code(stop: SystemExit) -> int:

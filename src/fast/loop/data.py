@@ -161,9 +161,10 @@ def seeded_order(sampler: Iterable[int], seat: Seat, epoch: int) -> list[int]:
 
 
 def next_epoch(seat: Seat, loader: object) -> int:
-    """How often this loader has been gone through before; counts this time."""
-    _, epoch = seat.epochs.get(id(loader), (loader, 0))
-    seat.epochs[id(loader)] = (loader, epoch + 1)
+    """How often this loader's data has been gone through before; counts this time."""
+    data = loader.dataset if isinstance(loader, DataLoader) else loader  # a loader may be made anew
+    _, epoch = seat.epochs.get(id(data), (data, 0))
+    seat.epochs[id(data)] = (data, epoch + 1)
     return epoch
 
 
@@ -206,6 +207,9 @@ class _Stream:
 
 
 def _count(seat: Seat, samples: int) -> None:
+    """For the next step. What is looked at without gradients (an evaluation) is not trained on."""
+    if not torch.is_grad_enabled():
+        return
     for session in seat.sessions:
         session.count(samples)
 

@@ -71,6 +71,12 @@ def _check(model: object, optimizer: object) -> None:
             f"fast.join needs a torch.optim optimizer and got {type(optimizer).__name__}. "
             "Give it the optimizer itself, before any wrapper."
         )
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if trained.isdisjoint(map(id, model.parameters())):
+        raise UsageError(
+            "the optimizer holds none of the model's parameters. Was the model made anew after it? "
+            "Make the optimizer from model.parameters() of the model that you join."
+        )
 
 
 # One worker
@@ -140,10 +146,6 @@ def _join_others(
         )
     if strategy.topology is not None:
         strategy.topology.check(seat.workers)
-    if seat.id == 0:
-        _say_what_runs(seat, strategy)
-        if servers:
-            seat.start_servers(strategy, servers)
     view = view_of(seat.workers, servers)
     transport = seat.connect()
     replica = TorchReplica(
@@ -154,6 +156,10 @@ def _join_others(
         check_finite=check_finite,
         say=seat.say,
     )
+    if seat.id == 0:
+        _say_what_runs(seat, strategy)
+        if servers:
+            seat.start_servers(strategy, servers)
     runtime = WorkerRuntime(
         transport,
         view,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fast.core import Strategy
-from fast.errors import UsageError
+from fast.errors import FastError, UsageError
 from fast.strategies.expression import parse_strategies, parse_strategy
 
 
@@ -17,7 +19,8 @@ def strategy_from(given: str | Strategy) -> Strategy:
     if isinstance(given, Strategy):
         return given
     if isinstance(given, str):
-        return parse_strategy(given, load_name)
+        with _refusing(given):
+            return parse_strategy(given, load_name)
     raise UsageError(
         f"strategy={given!r} is neither a name such as 'torus', nor a call such as 'local_sgd(tau=4)', "
         "nor a Strategy object"
@@ -26,7 +29,19 @@ def strategy_from(given: str | Strategy) -> Strategy:
 
 def strategies_from(text: str) -> list[Strategy]:
     """A list of them, separated by commas."""
-    return parse_strategies(text, load_name)
+    with _refusing(text):
+        return parse_strategies(text, load_name)
+
+
+@contextmanager
+def _refusing(text: str) -> Iterator[None]:
+    """What a strategy's own constructor raises is a refusal of its arguments."""
+    try:
+        yield
+    except FastError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{text} can't be built: {type(error).__name__}: {error}") from error
 
 
 def load_name(path: str, name: str) -> Any:
@@ -43,8 +58,13 @@ def load_name(path: str, name: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        raise UsageError(f"{path} can't be loaded: {type(error).__name__}: {error}{where}") from error
     if not hasattr(module, name):
-        known = [key for key, value in vars(module).items() if isinstance(value, type) and key[0] != "_"]
+        own = {key: value for key, value in vars(module).items() if isinstance(value, type)}
+        known = [key for key, value in own.items() if value.__module__ == module.__name__ and key[0] != "_"]
         raise UsageError(f"{path} has no {name}. It defines: {', '.join(known) or 'no classes'}.")
     return getattr(module, name)

@@ -64,7 +64,7 @@ class Deadline(Patience):
         for peer in peers:
             status = self._transport.status(peer)
             silent = now - status.alive_ns
-            if status.alive_ns and silent > self._deadline_ns and status.phase < Phase.DONE:
+            if status.alive_ns and silent > self._deadline_ns and status.phase < Phase.LEFT:
                 raise PeerSilent(
                     f"participant {peer} has given no sign of life for {silent / 1e9:.0f} s (the deadline is "
                     f"{self._deadline_ns / 1e9:.0f} s); it had done {status.steps} steps, and participant "

@@ -112,11 +112,11 @@ class WorkerRuntime:
     def _hand_over(self) -> None:
         """Wait until everything has been sent; receivers make room as they read."""
         self.world.patience.begin()
-        while self.world.unsent:
+        while full := self.world.unsent:
             token = self.transport.listen()
             self.world.pump()  # the others may be leaving too
             self.transport.sleep(token, 0.002)
-            self.world.patience.check((), "room for the last letters")
+            self.world.patience.check(full, "room for the last letters")
         self.world.patience.end()
 
     def settle(self) -> None:

@@ -70,7 +70,8 @@ class RealWorld(World):
         for peer in to:
             if peer not in here:
                 self.emit(Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left"))
-        queued = tuple(peer for peer in here if len(self._outboxes.get(peer, ())))
+        outboxes = self._outboxes
+        queued = tuple(p for p in here if p in outboxes and outboxes[p].has(letter.tag, self.id))
         direct = tuple(peer for peer in here if peer not in queued)
         refused = self.transport.post(direct, letter, self._limit(letter.tag)) if direct else ()
         for peer in queued + refused:
@@ -89,19 +90,21 @@ class RealWorld(World):
                 continue
             waiting, self._outboxes[peer] = outbox.letters(), Mailbox(self._tags)
             has_left = self.transport.phase(peer) >= Phase.SETTLED  # until then it waits for what was sent
+            full: set[str] = set()
             for letter in waiting:
                 if has_left:
                     self.emit(
                         Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left")
                     )
-                elif self.transport.post((peer,), letter, self._limit(letter.tag)):
+                elif letter.tag in full or self.transport.post((peer,), letter, self._limit(letter.tag)):
+                    full.add(letter.tag)  # what comes after it under this tag stays behind it
                     self._outboxes[peer].deliver(letter)
 
     @property
-    def unsent(self) -> int:
-        """Letters that found no room yet."""
+    def unsent(self) -> tuple[int, ...]:
+        """The peers for whom letters wait here, because they have no room there."""
         self._flush()
-        return sum(len(outbox) for outbox in self._outboxes.values())
+        return tuple(peer for peer, outbox in self._outboxes.items() if len(outbox))
 
     def pump(self) -> None:
         """Move what has come in to the mailbox, and what had no room out.

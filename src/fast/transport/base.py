@@ -55,7 +55,7 @@ class Transport(ABC):
     @abstractmethod
     def post(self, to: Iterable[int], letter: Letter, limit: int) -> tuple[int, ...]:
         """Hand over a letter; its values are copied before this returns. Returns the peers for
-        whom there was no room because `limit` of our letters wait there unread."""
+        whom there was no room because `limit` of our letters with its tag wait there unread."""
 
     @abstractmethod
     def arrivals(self) -> list[Letter]:

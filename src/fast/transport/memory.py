@@ -22,7 +22,7 @@ class MemoryHub:
         self.changed = threading.Condition()
         self.changes = 0
         self.queues: list[list[Letter]] = [[] for _ in range(size)]
-        self.unread: dict[tuple[int, int], int] = {}
+        self.unread: dict[tuple[int, int, str], int] = {}
         self.open: dict[int, Letter] = {}
         self.windows: dict[tuple[int, str], Tensor] = {}
         self.statuses = [Status(Phase.STARTING, 0, 0, time.monotonic_ns(), "", 0) for _ in range(size)]
@@ -44,11 +44,11 @@ class MemoryTransport(Transport):
         copy = replace(letter, tensor=letter.tensor.clone())
         with hub.changed:
             for peer in to:
-                unread = hub.unread.get((self.id, peer), 0)
+                unread = hub.unread.get((self.id, peer, letter.tag), 0)
                 if unread >= limit:
                     refused.append(peer)
                     continue
-                hub.unread[self.id, peer] = unread + 1
+                hub.unread[self.id, peer, letter.tag] = unread + 1
                 delivered = replace(copy)
                 hub.open[id(delivered)] = delivered
                 hub.queues[peer].append(delivered)
@@ -64,7 +64,7 @@ class MemoryTransport(Transport):
         with self._hub.changed:
             for letter in letters:
                 if self._hub.open.pop(id(letter), None) is not None:
-                    self._hub.unread[letter.sender, self.id] -= 1
+                    self._hub.unread[letter.sender, self.id, letter.tag] -= 1
 
     def listen(self) -> int:
         return self._hub.changes

@@ -48,6 +48,7 @@ class ShmTransport(Transport):
         self._mine, self._arena = self._controls[id], self._arenas[id]
         self._futex, self._fence = Futex(), Fence()
         self._slots: list[_Slot] = []
+        self._unread: dict[tuple[int, str], list[int]] = {}
         self._windows: dict[str, tuple[int, Tensor]] = {}
         self._read = [0] * self.size
         self._tickets: dict[int, tuple[Letter, int, int]] = {}
@@ -59,7 +60,7 @@ class ShmTransport(Transport):
 
     def post(self, to: Iterable[int], letter: Letter, limit: int) -> tuple[int, ...]:
         targets = tuple(to)
-        open_to = [peer for peer in targets if self._has_room(peer, limit)]
+        open_to = [peer for peer in targets if self._has_room(peer, letter.tag, limit)]
         if open_to:
             tensor = letter.tensor
             header = encode_header(header_of(letter))
@@ -73,14 +74,21 @@ class ShmTransport(Transport):
                 number = self._mine.posted(peer) + 1
                 self._mine.set_descriptor(peer, number, slot.offset, len(header), nbytes)
                 slot.readers.append((peer, number))
+                self._unread.setdefault((peer, letter.tag), []).append(number)
                 self._fence()
                 self._mine.set_posted(peer, number)
                 self._ring(peer)
         return tuple(peer for peer in targets if peer not in open_to)
 
-    def _has_room(self, peer: int, limit: int) -> bool:
-        oldest = self._mine.posted(peer) + 1 - min(limit, RING)
-        return oldest < 1 or self._controls[peer].released(self.id, oldest)
+    def _has_room(self, peer: int, tag: str, limit: int) -> bool:
+        """By tag, so that kinds of letters don't block each other; and for all of them together,
+        because the next letter's place in the ring must be free."""
+        control, overwritten = self._controls[peer], self._mine.posted(peer) + 1 - RING
+        if overwritten > 0 and not control.released(self.id, overwritten):
+            return False
+        unread = [n for n in self._unread.get((peer, tag), ()) if not control.released(self.id, n)]
+        self._unread[peer, tag] = unread
+        return len(unread) < limit
 
     def _free_slot(self, nbytes: int) -> _Slot:
         for slot in self._slots:

@@ -30,7 +30,8 @@ class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     tag: str
     dtype: str
     shape: tuple[int, ...]
-    steps: tuple[int, ...]
+    steps: list[tuple[int, int]]
+    """Runs of steps: the first, and how many."""
     view: int = 0
     version: int = 0
     weight: float = 1.0
