@@ -495,3 +495,18 @@ def test_a_turn_that_is_not_async_is_refused_when_it_is_written():
         class Plain(Strategy):
             def step(self, me):
                 me.apply(me.gradient)
+
+
+def test_what_is_made_of_a_mean_has_the_parameters_of_all():
+    """A parameter that has a gradient on one worker counts as zero on the others, also after a change."""
+
+    async def step(me):
+        me.apply(await me.mean(me.gradient) / 2)
+
+    simulation, seen = simulate(step, [1, 1]), {}
+    for id, bits in enumerate((0b01, 0b10)):
+        replica = simulation.me(id).replica
+        replica.present = bits
+        replica.apply = lambda gradient, present, rates=None, id=id: seen.update({id: present})
+    simulation.run()
+    assert seen == {0: 0b11, 1: 0b11}
