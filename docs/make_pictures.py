@@ -111,17 +111,16 @@ def _follow(story: Story) -> Callable[[Simulation], None]:
 
 
 def _read(story: Story, records: Sequence[Record]) -> None:
-    last_came: dict[int, int] = {}
+    means = set()
     for record in records:
         match record:
             case Stepped(who=who, at_ns=at_ns):
                 story.ended.setdefault(who, []).append(at_ns)
-            case Waited(who=who, at_ns=at_ns, waited_ns=waited_ns, why=why):
+            case Waited(who=who, at_ns=at_ns, waited_ns=waited_ns):
                 story.waits.append((who, at_ns - waited_ns, at_ns))
-                if why == "mean":
-                    last_came[at_ns] = max(last_came.get(at_ns, 0), at_ns - waited_ns)
-    ends = sorted({record.at_ns for record in records if isinstance(record, Reduced)})
-    story.means = [(last_came.get(end_ns, end_ns), end_ns) for end_ns in ends]
+            case Reduced(at_ns=at_ns, took_ns=took_ns):
+                means.add((at_ns - took_ns, at_ns))
+    story.means = sorted(means)
 
 
 # How it is drawn

@@ -18,6 +18,8 @@ from fast.core.world import Need, Reduction, World
 from fast.view import ALIGN_BYTES
 
 _PIECE, _RESULT = "fast.piece", "fast.result"
+MEAN_TAGS = (_PIECE, _RESULT)
+"""The tags of letters that a mean consists of."""
 
 
 async def direct_mean(

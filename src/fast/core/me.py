@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
+from fast.core.account import Account
 from fast.core.letter import GRADIENT, Letter, Tag, union
 from fast.core.world import Need, Reduction, World
 from fast.errors import PeerLost, UsageError
 from fast.membership import view_now
-from fast.trace import Applied, Included, Reduced, Sent
+from fast.trace import Applied, Included, Received, Reduced, Sent
 from fast.view import View
 from fast.wire import HEADER_BYTES
 
@@ -29,6 +30,7 @@ class Me:
         self.world = world
         self.replica = replica
         self.strategy = strategy
+        self.account = Account(world)
         self.id = world.id
         self.state: Any = None
         self.steps = 0
@@ -107,6 +109,8 @@ class Me:
     def backward(self, loss: Tensor) -> None:
         """Compute this step's gradient from a loss, for programs that do that themselves."""
         self.replica.backward(loss)
+        if self.strategy.computes_gradient:
+            self.account.computed_inside()
 
     def scratch(self, name: str) -> Tensor:
         """A flat tensor to compute in, made once. What is in it doesn't survive the turn."""
@@ -179,10 +183,14 @@ class Me:
             note=note,
             present=self._present_of(tensor) if carries_gradient else None,
         )
-        if self.world.observed:
-            nbytes = len(targets) * (HEADER_BYTES + tensor.numel() * tensor.element_size())
-            self.world.emit(Sent(self.id, self.world.now(), targets, tag, nbytes, self.steps))
+        if not self.world.observed:
+            self.world.send(targets, letter)
+            return
+        began_ns = self.world.now()
         self.world.send(targets, letter)
+        now = self.world.now()
+        nbytes = len(targets) * (HEADER_BYTES + tensor.numel() * tensor.element_size())
+        self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, now - began_ns))
 
     def _check_known(self, peers: tuple[int, ...]) -> None:
         if self.ending:
@@ -249,6 +257,10 @@ class Me:
         return await self.receive(tag, server)
 
     def _read(self, letters: list[Letter]) -> list[Letter]:
+        if letters and self.world.observed:
+            now = self.world.now()
+            for letter in letters:
+                self.world.emit(Received(self.id, now, letter.sender, letter.tag, tuple(letter.steps)))
         for letter in letters:
             if letter.tensor.device != self.weights.device:
                 letter.tensor = letter.tensor.to(self.weights.device)
@@ -300,9 +312,9 @@ class Me:
         self._guard = (reduction.tensor, reduction.tensor._version) if read_only else None
         if self.world.observed:
             size, nbytes = len(reduction.members), tensor.numel() * tensor.element_size()
-            self.world.emit(
-                Reduced(self.id, self.world.now(), 2 * (size - 1) * nbytes // size, reduction.members)
-            )
+            share = 2 * (size - 1) * nbytes // size
+            now, members = self.world.now(), reduction.members
+            self.world.emit(Reduced(self.id, now, share, members, reduction.took_ns))
         return reduction.tensor
 
     def _check_guard(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import iscoroutinefunction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fast.core.letter import Tag
@@ -35,6 +37,8 @@ class Strategy:
     is only an older version of the others, and the representative model leaves it out."""
     computes_gradient: ClassVar[bool] = False
     """Whether `step` computes its gradient itself, with `me.backward(loss)`."""
+    knobs: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+    """Arguments worth tuning, with the values that a comparison may try beside the default."""
     call: str = ""
     """The canonical call that builds this strategy, with all its arguments."""
 

@@ -14,6 +14,8 @@ class Task(ABC):
     """Data, a model, a loss and a score. `fast compare` and `fast simulate` run it."""
 
     name: ClassVar[str]
+    about: ClassVar[str] = ""
+    """One line, for lists of tasks."""
     target: ClassVar[float]
     """The score that `time to target` asks for, unless told otherwise."""
     batch_size: ClassVar[int] = 32
@@ -36,6 +38,14 @@ class Task(ABC):
     def train(self) -> Sequence[Any]:
         """The training samples. `batch` turns some of them into what `loss` takes."""
 
+    def labels(self) -> Sequence[int] | None:
+        """The class of each training sample, for splits by class. Tasks without classes have none."""
+        return None
+
+    def data(self) -> Sequence[str]:
+        """The names of FAST's own data sets that it reads (see `fast data`)."""
+        return ()
+
     @abstractmethod
     def test(self) -> Any:
         """A batch that is never trained or tuned on."""
@@ -50,4 +60,4 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, model: nn.Module, batch: Any) -> float:
-        """Higher is better."""
+        """Between 0 and 1; higher is better."""

@@ -38,6 +38,8 @@ class Reduction:
     tensor: Tensor
     members: tuple[int, ...]
     present: int | None = None
+    took_ns: int = 0
+    """Moving and adding, without what others had to be waited for."""
 
 
 class World(ABC):

@@ -16,6 +16,7 @@ from fast.transport import Phase, Transport
 from fast.view import Layout, View
 
 MakeReplica = Callable[[dict[str, Any], Layout, Tensor], Replica]
+AfterTurn = Callable[[Me, Transport], None]
 
 
 def run_server(
@@ -27,9 +28,10 @@ def run_server(
     seed: int = 0,
     deadline_s: float = 60.0,
     observers: Iterable[Observer] = (),
+    after_turn: AfterTurn = lambda me, transport: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Serve until every worker has left."""
+    """Serve until every worker has left. `after_turn` may look at the server between its turns."""
     world = RealWorld(
         transport, view, strategy.tags, seed=seed, deadline_s=deadline_s, observers=observers, say=say
     )
@@ -37,14 +39,17 @@ def run_server(
     me = Me(world, make_replica(hello.optimizer or {}, layout, weights), strategy)
     drive(start(me))
     transport.set_phase(Phase.READY)
+    me.account.begin()
     while any(transport.phase(worker) < Phase.DONE for worker in view.workers):
         _serve(me, transport)
+        after_turn(me, transport)
     unread = world.unread()
     while unread:  # what was still on its way; letters that no turn reads end it too
         _serve(me, transport)
         unread, before = world.unread(), unread
         if unread >= before:
             break
+    after_turn(me, transport)
     transport.publish(FINAL, me.weights)
     transport.set_phase(Phase.LEFT)
     world.close()
@@ -53,3 +58,4 @@ def run_server(
 def _serve(me: Me, transport: Transport) -> None:
     drive(serve_turn(me))
     transport.set_progress(me.version, 0)
+    me.account.turned()

@@ -84,6 +84,7 @@ class WorkerRuntime:
         self.replica.settle()
         drive(start(self.me))
         seed_gradient(self._seed, self.me.id, self.me.steps)
+        self.me.account.begin()
 
     def step(self) -> None:
         """The exchange, inside the user's `optimizer.step()`."""
@@ -93,12 +94,14 @@ class WorkerRuntime:
                 "training. Consolidate once, after the last step."
             )
         if not self.strategy.computes_gradient:
+            self.me.account.computed()
             self.replica.collect()
         drive(step_turn(self.me))
         self.replica.settle()
         self.samples += self.replica.samples
         self.transport.set_progress(self.me.steps, self.samples)
         seed_gradient(self._seed, self.me.id, self.me.steps)
+        self.me.account.turned()
 
     # The end
 

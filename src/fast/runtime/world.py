@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fast.collectives.direct import direct_mean
+from fast.collectives.direct import MEAN_TAGS, direct_mean
 from fast.core import Letter, Mailbox, Need, Reduction, Tag, World
 from fast.core.seeds import stream_seed
 from fast.errors import UsageError
 from fast.runtime.patience import Deadline
-from fast.trace import Dropped, Observer, Record, Waited
+from fast.trace import Dropped, Listeners, Observer, Record, Waited
 from fast.transport import Phase, Transport
 from fast.transport.base import Patience
 from fast.view import View
@@ -28,6 +28,8 @@ _FOLDING_LIMIT = 2
 
 class RealWorld(World):
     """One participant on real processes (or threads): waiting blocks."""
+
+    observed = False
 
     def __init__(
         self,
@@ -47,13 +49,13 @@ class RealWorld(World):
         self._outboxes: dict[int, Mailbox] = {}
         self._taken: list[Letter] = []
         self._random = random.Random(stream_seed(seed, "draw", self.id))
-        self._observers = tuple(observers)
+        self.observe(observers)
         self._results: dict[tuple[int, torch.dtype], Tensor] = {}
         self._others = tuple(p for p in (*view.workers, *view.servers) if p != self.id)
+        self._waited_ns = 0
         self._heart = _Heart(transport, deadline_s)
 
-    def now(self) -> int:
-        return time.monotonic_ns()
+    now = staticmethod(time.monotonic_ns)
 
     def draw(self) -> float:
         return self._random.random()
@@ -153,7 +155,7 @@ class RealWorld(World):
                 self.transport.sleep(token, _NAP_S)
                 self.patience.check(missing, f"letter {tag!r}")
         self.patience.end()
-        self.emit(Waited(self.id, self.now(), on, tag, self.now() - began))
+        self._report_wait(on, "mean" if tag in MEAN_TAGS else tag, began, self.now())
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who still has to send; empty when the wait is over. Phases are read before the mail, so
@@ -169,18 +171,33 @@ class RealWorld(World):
     ) -> Reduction:
         if self.id not in among:
             raise UsageError(f"participant {self.id} calls mean() among {among} and isn't one of them")
-        if not self.transport.can_reduce(tensor):
-            return await direct_mean(self, tensor, among, weight, present)
+        began_ns, waited_before_ns = self.now(), self._waited_ns
+        if self.transport.can_reduce(tensor):
+            reduction = self._reduce_in_place(tensor, among, weight, present, read_only)
+            self._report_waits_of_mean(began_ns)
+        else:
+            reduction = await direct_mean(self, tensor, among, weight, present)
+        if not self.observed:
+            return reduction
+        waited_ns = self._waited_ns - waited_before_ns
+        return replace(reduction, took_ns=self.now() - began_ns - waited_ns)
+
+    def _reduce_in_place(
+        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, read_only: bool
+    ) -> Reduction:
         self.patience.begin()
         reduction = self.transport.reduce(tensor, among, weight, present, _Attentive(self))
         self.patience.end()
-        waited = self.transport.take_waited_ns()
-        if self._observers and waited:
-            slowest = max(waited, key=lambda peer: waited[peer])
-            self.emit(Waited(self.id, self.now(), (slowest,), "mean", sum(waited.values())))
         if read_only and reduction.tensor.device == tensor.device:
             return reduction
         return replace(reduction, tensor=self._own_copy(reduction.tensor, tensor))
+
+    def _report_waits_of_mean(self, began_ns: int) -> None:
+        """Members wait for each other before they add and after it; reported as one wait, before."""
+        waited = self.transport.take_waited_ns()
+        if waited:
+            slowest = max(waited, key=lambda peer: waited[peer])
+            self._report_wait((slowest,), "mean", began_ns, began_ns + sum(waited.values()))
 
     def _own_copy(self, result: Tensor, like: Tensor) -> Tensor:
         key = (like.numel(), like.dtype)
@@ -190,13 +207,19 @@ class RealWorld(World):
 
     # Reporting
 
-    def emit(self, record: Record) -> None:
-        for observer in self._observers:
-            observer(record)
+    def observe(self, observers: Iterable[Observer]) -> None:
+        """From now on report to these, and to nobody else."""
+        self._listeners = Listeners(observers)
+        self.observed = bool(self._listeners.observers)
 
-    @property
-    def observed(self) -> bool:
-        return bool(self._observers)
+    def _report_wait(self, on: tuple[int, ...], why: str, began_ns: int, ended_ns: int) -> None:
+        self._waited_ns += ended_ns - began_ns
+        if self.observed:
+            self.emit(Waited(self.id, ended_ns, on, why, ended_ns - began_ns))
+
+    def emit(self, record: Record) -> None:
+        for take in self._listeners[type(record)]:
+            take(record)
 
     def close(self) -> None:
         self._heart.stop()

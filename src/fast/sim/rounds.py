@@ -26,6 +26,8 @@ class MeanWait(Request):
         self.missing: tuple[int, ...] = ()
         """Who had not come yet when this member came."""
         self.round: Round | None = None
+        self.closed_ns = 0
+        """When the last member came; from then on the values move."""
         self.reduction: Reduction | None = None
 
     def describe(self) -> str:
@@ -76,7 +78,7 @@ class Rounds:
         cost_ns = self._network.mean_ns(members, result.numel() * result.element_size())
         for wait in waits:
             own = result if wait.read_only else result.clone()
-            wait.reduction = Reduction(own, members, present)
+            wait.reduction, wait.closed_ns = Reduction(own, members, present), self._events.now_ns
             if not wait.missing and len(members) == 1:
                 continue  # alone: the result is there at once, nobody was suspended
             self._events.at(self._events.now_ns + cost_ns, wait.resume)

@@ -157,6 +157,7 @@ class Simulation:
         if not p.started:
             p.started = True
             await start(p.me)
+        p.me.account.begin()
         if p.worker is None:
             await self._serve(p)
         else:
@@ -172,11 +173,13 @@ class Simulation:
                 return self._leave(p)
             p.batches_taken += 1
             await p.world.compute(self._compute.duration_ns(me.id, len(self.workers), me.steps, self.seed))
+            me.account.computed()
             # Only this worker's own turns change its weights, so they are still those of the start.
             if self._seed_torch:
                 seed_gradient(self.seed, me.id, me.steps)
             worker.compute(batch)
             await step_turn(me)
+            me.account.turned()
             self.total_samples += me.samples
             if until.on_step is not None:
                 until.on_step(me, self.now_ns)
@@ -195,6 +198,7 @@ class Simulation:
                 await p.world.wait_for_news()
             p.world.touched, before = False, p.world.suspensions
             await serve_turn(p.me)
+            p.me.account.turned()
             found_nothing = not p.world.touched and p.world.suspensions == before
         p.world.touched = False
 

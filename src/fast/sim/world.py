@@ -83,7 +83,8 @@ class SimWorld(World):
             self._post.send(peer, copy, len(header) + payload_bytes)
 
     def _drop(self, letter: Letter, to: int) -> None:
-        self.emit(Dropped(self.id, self.now(), letter.sender, to, letter.tag, f"peer {to} has left"))
+        if self.observed:
+            self.emit(Dropped(self.id, self.now(), letter.sender, to, letter.tag, f"peer {to} has left"))
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
         letters = self.inbox.mailbox.take(tag, senders)
@@ -107,7 +108,7 @@ class SimWorld(World):
         self.suspensions += 1
         await wait
         self.inbox.waiting = None
-        self._report_wait(missing, tag, since_ns)
+        self._report_wait(missing, tag, since_ns, self.now())
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -118,10 +119,11 @@ class SimWorld(World):
 
     async def wait_for_news(self) -> None:
         """Until anything arrives or anybody leaves: a server that has nothing to do."""
-        wait = NewsWait()
+        wait, since_ns = NewsWait(), self.now()
         self.inbox.waiting = wait
         self.suspensions += 1
         await wait
+        self._report_wait((), "news", since_ns, self.now())
 
     # Collectives
 
@@ -139,10 +141,10 @@ class SimWorld(World):
         if wait.missing or wait.reduction is None or len(wait.reduction.members) > 1:
             self.suspensions += 1
             await wait
-            self._report_wait(wait.missing, "mean", since_ns)
+            self._report_wait(wait.missing, "mean", since_ns, wait.closed_ns)
         if wait.reduction is None:
             raise FastError("a mean ended without a result")
-        return wait.reduction
+        return replace(wait.reduction, took_ns=self.now() - wait.closed_ns)
 
     # Computing
 
@@ -165,6 +167,6 @@ class SimWorld(World):
     def observed(self) -> bool:
         return bool(self._observers)
 
-    def _report_wait(self, on: tuple[int, ...], why: str, since_ns: int) -> None:
-        if self.observed and self.now() > since_ns:
-            self.emit(Waited(self.id, self.now(), tuple(sorted(on)), why, self.now() - since_ns))
+    def _report_wait(self, on: tuple[int, ...], why: str, since_ns: int, until_ns: int) -> None:
+        if self.observed and until_ns > since_ns:
+            self.emit(Waited(self.id, until_ns, tuple(sorted(on)), why, until_ns - since_ns))
