@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -47,6 +48,20 @@ class Dropout(fast.Task):
         generator = torch.Generator().manual_seed(7)
         x = torch.randn(210, 6, generator=generator)
         return x[list(indices)], (x @ torch.randn(6, 3, generator=generator)).argmax(1)[list(indices)]
+
+
+class Sealed(Dropout):
+    """Has validation data too, and writes every look at its test data to the file `FAST_TEST_SEAL`."""
+
+    name = "sealed"
+
+    def validation(self) -> Batch:
+        return self._made(range(150, 210))
+
+    def test(self) -> Batch:
+        with open(os.environ["FAST_TEST_SEAL"], "a") as seal:
+            seal.write("test()\n")
+        return self._made(range(110, 150))
 
 
 class Unfinished(fast.Task):

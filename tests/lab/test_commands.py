@@ -1,56 +1,78 @@
-"""`fast compare` and `fast simulate`: what is printed, what is written, what is refused."""
+"""`fast compare`, `fast simulate` and `fast report`: what is printed, written and refused."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_plans import BROKEN, OWN, TUNED
 
 from fast.cli.compare import compare_command
-from fast.cli.comparing import report, short_call
+from fast.cli.options import parse_seeds
+from fast.cli.progress import Remaining
+from fast.cli.report import report_command
 from fast.cli.simulate import simulate_command
+from fast.cli.table import print_table
 from fast.errors import UsageError
 from fast.lab import Comparison, Result
+from fast.strategies.calls import short_call
 
-HERE = Path(__file__).parent
-OWN, BROKEN = f"{HERE / 'problems.py'}:Dropout", f"{HERE / 'ideas.py'}:Broken"
 LONG = "torus(rule=sum, send='merged', topology=torus(rows=2, columns=2))"
+
+
+@pytest.fixture(autouse=True)
+def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results go to ./runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAST_TEST_SEAL", str(tmp_path / "seal"))
 
 
 def result(**figures: Any) -> Result:
     fields = {
-        "strategy": "allreduce()", "seed": 0, "reached_target": True, "time_to_target_s": 1234.5,
+        "strategy": "allreduce()", "label": "allreduce", "seed": 0, "reached_target": True, "time_to_target_s": 1234.5,
         "final_score": 0.94321, "steps": 123456.5, "samples": 10, "bytes_sent_per_worker": 987_654_321_000,
         "mean_staleness": 123.456, "max_staleness": 12345, "consensus_distance": 12.3456, "wait_fraction": 0.734,
         **figures,
     }  # fmt: skip
-    return Result(**fields)
+    return Result(**{"asked": fields["strategy"], **fields})
 
 
 def test_the_table_fits_100_columns_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         result(),
-        result(strategy=LONG, seed=1, time_to_target_s=None),
-        result(strategy="gossip(p=0.02)", error="no"),
+        result(strategy=LONG, label=LONG, time_to_target_s=None),
+        result(strategy="gossip(p=0.02)", label="gossip", error="no"),
+        result(strategy="dpsgd()", label="dpsgd", final_score=None),
     ]
-    report(Comparison("digits", 4, "real", 0.94, rows), "digits: 4 workers", to_stderr=False)
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 100
-    assert "\x1b" not in out and "…" not in out
-    for cell in (
-        "1234 s",
-        "0.943",
-        "987.7 GB",
-        "123.46",
-        "12345",
-        "12.3456",
-        "73%",
-        "not reached",
-        "gossip failed: no",
-    ):
-        assert cell in out, cell
+    comparison = Comparison(task="digits", workers=4, world="real", target=0.94, results=rows)
+    print_table(comparison, "digits: 4 workers", to_stderr=False)
+    table = capsys.readouterr().out
+    assert max(map(len, table.split("gossip failed")[0].splitlines()[:12])) <= 100
+    assert "\x1b" not in table and "…" not in table
+    for cell in ("1234 s", "0.943", "987.7 GB", "123.46/12345", "12.3456", "73%", "not reached", "diverged",
+                 "gossip failed: no"):  # fmt: skip
+        assert cell in table, cell
+
+
+def test_the_table_has_one_row_per_strategy_over_its_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        result(time_to_target_s=1.0, seed=0),
+        result(time_to_target_s=2.5, seed=1),
+        result(time_to_target_s=None, reached_target=False, seed=2),
+    ]
+    tuning = [{"asked": "allreduce()", "trials": []}]
+    comparison = Comparison(task="x", workers=4, world="sim", target=0.9, results=rows, tuning=tuning)
+    print_table(comparison, "x", to_stderr=False)
+    (row,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.split()[:3] == ["allreduce", "x", "1"]
+    ]
+    assert row.split()[1:8] == ["x", "1", "1.75", "±0.75", "s", "2", "of"]
 
 
 @pytest.mark.parametrize(
@@ -69,49 +91,186 @@ def test_a_short_call_leaves_out_defaults(call: str, short: str) -> None:
 
 def test_json_on_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixture[str]) -> None:
     code = simulate_command(
-        OWN, "allreduce,gossip(p=0.3)", workers=2, epochs=2, network="wan", step="5ms", json="-"
+        OWN, "allreduce,gossip(p=0.3)", workers=2, epochs=2, network="wan", step="5ms", json="-", name="a"
     )
     captured = capsys.readouterr()
     data = json.loads(captured.out)
     assert code == 0 and [row["strategy"] for row in data["results"]] == ["allreduce()", "gossip(p=0.3)"]
     assert "simulated workers, wan, step 5ms" in captured.err and "1 of 2: allreduce" in captured.err
+    assert json.loads(Path("runs/a/run.json").read_text()) == data
 
 
-def test_json_in_a_file_and_exit_code_1_for_a_failed_strategy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    to = tmp_path / "out.json"
-    code = simulate_command(OWN, f"{BROKEN},allreduce", workers=2, epochs=1, json=str(to))
+def test_everything_is_in_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_command(OWN, "allreduce,gossip(p=0.3)", workers=2, epochs=1, name="a")
+    folder = Path("runs/a")
+    assert {"run.json", "metrics.jsonl", "trace.json", "report.html"} < {
+        path.name for path in folder.iterdir()
+    }
+    assert "report: runs/a/report.html" in capsys.readouterr().err
+    kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert kinds.count("run") == 2 and kinds.count("tick") > 2
+    processes = {event["args"]["name"] for event in json.loads((folder / "trace.json").read_text())
+                 if event.get("name") == "process_name"}  # fmt: skip
+    assert processes == {"allreduce", "gossip(p=0.3)"}
+
+
+def test_the_same_again_gives_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"workers": 2, "epochs": 1.0, "seeds": "2", "tune": 7, "straggler": "2x", "split": "sizes(2)"}
+    simulate_command(TUNED, "allreduce,local_sgd", name="a", **options)  # type: ignore[arg-type]
+    for command, again in ((compare_command, "runs/a/run.json"), (simulate_command, "runs/a")):
+        command(again=again, name=f"b{len(again)}", json="again.json")
+        first, second = (json.loads(Path(file).read_text()) for file in ("runs/a/run.json", "again.json"))
+        assert first.pop("timestamps") and second.pop("timestamps")
+        assert first == second
+
+
+@pytest.mark.parametrize("option", ["again", "resume"])
+def test_what_is_run_again_is_run_as_it_was(option: str) -> None:
+    simulate_command(OWN, "allreduce", workers=2, epochs=1, name="a")
+    with pytest.raises(UsageError, match=f"--{option} takes all settings.*leave out --workers"):
+        simulate_command(workers=3, **{option: "runs/a"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="leave out a task"):
+        simulate_command(OWN, **{option: "runs/a"})  # type: ignore[arg-type]
+
+
+def test_a_comparison_that_has_ended_is_not_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_command(OWN, "allreduce", workers=2, epochs=1, name="a")
+    before = Path("runs/a/run.json").read_text()
+    simulate_command(resume="runs/a")
+    assert Path("runs/a/run.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("{}", "is not a run.json"), ("no json", "is not a run.json"), (None, "can't be read")],
+)
+@pytest.mark.parametrize("command", [lambda file: simulate_command(again=file), report_command])
+def test_a_file_that_is_no_run_is_refused(command: Any, content: str | None, says: str) -> None:
+    if content is not None:
+        Path("run.json").write_text(content)
+    with pytest.raises(UsageError, match=says):
+        command("run.json")
+
+
+def test_a_report_can_be_made_anew() -> None:
+    simulate_command(OWN, "allreduce", workers=2, epochs=1, name="a")
+    page = Path("runs/a/report.html").read_text()
+    Path("runs/a/report.html").unlink()
+    report_command("runs/a")
+    assert Path("runs/a/report.html").read_text() == page
+
+
+def test_exit_code_1_for_a_failed_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    code = simulate_command(OWN, f"{BROKEN},allreduce", workers=2, epochs=1, json="out.json")
     assert code == 1
-    failed, fine = json.loads(to.read_text())["results"]
+    failed, fine = json.loads(Path("out.json").read_text())["results"]
     assert "error" in failed and "error" not in fine
     captured = capsys.readouterr()
     assert "failed: ValueError: an idea that doesn't work" in captured.out
     assert "Traceback" in captured.err
 
 
-def test_virtual_time_follows_the_step(tmp_path: Path) -> None:
+def test_a_target_that_nobody_reaches_is_said_and_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate_command(OWN, "allreduce", workers=2, epochs=1, target=1.0, json="out.json") == 1
+    assert "no strategy reached the target 1" in capsys.readouterr().err
+    (row,) = json.loads(Path("out.json").read_text())["results"]
+    assert row["final_score"] > 0 and row["time_to_target_s"] is None
+    assert simulate_command(OWN, "allreduce", workers=2, epochs=0.1, seed=3) == 0, "nobody asked for a target"
+
+
+def test_virtual_time_follows_the_step() -> None:
     """Four times the step: four times the time, where links cost next to nothing."""
     times = []
     for step in ("10ms", "40ms"):
-        to = tmp_path / f"{step}.json"
         simulate_command(
-            OWN, "allreduce", workers=2, target=0.3, network="infiniband", step=step, json=str(to)
+            OWN, "allreduce", workers=2, target=0.3, network="infiniband", step=step, json="out.json"
         )
-        times.append(json.loads(to.read_text())["results"][0]["time_to_target_s"])
+        times.append(json.loads(Path("out.json").read_text())["results"][0]["time_to_target_s"])
     assert times[1] == pytest.approx(4 * times[0], rel=0.01)
 
 
 @pytest.mark.real
-def test_compare_runs_real_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    to = tmp_path / "out.json"
-    assert compare_command(OWN, "ssp,gossip", workers=2, epochs=2, json=str(to)) == 0
-    data = json.loads(to.read_text())
+def test_compare_runs_real_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three seeds by default, and no tuning for a task that has no validation data."""
+    assert compare_command(OWN, "ssp,gossip", workers=2, epochs=2, json="out.json", name="a") == 0
+    data = json.loads(Path("out.json").read_text())
     assert data["world"] == "real" and all(row["samples"] >= 220 for row in data["results"])
+    assert [row["seed"] for row in data["results"]] == [0, 0, 1, 1, 2, 2] and data["tuning"] == []
+    assert data["facts"]["reference_samples_per_s"] > 0
+    assert all(each["peak_memory_bytes"] > 10e6 for row in data["results"] for each in row["participants"])
     assert "2 workers on this machine" in capsys.readouterr().out
+    ticks = [json.loads(line) for line in Path("runs/a/metrics.jsonl").read_text().splitlines()]
+    who = {tick["who"] for tick in ticks if tick["kind"] == "tick"}
+    assert who == {"worker 0", "worker 1", "server 0"}
+
+
+@pytest.mark.real
+def test_a_pace_pads_every_step() -> None:
+    compare_command(OWN, "allreduce", workers=2, epochs=2, pace="30ms", seed=0, json="out.json")
+    data = json.loads(Path("out.json").read_text())
+    (row,) = data["results"]
+    assert data["settings"]["pace_s"] == 0.03 and not data["facts"]["oversubscribed"]
+    for each in row["participants"]:
+        assert each["compute_s"] >= row["steps"] * 0.03, "a sleep never ends early"
+    assert 0 <= row["pace_exceeded"] <= 1
+
+
+@pytest.mark.real
+@pytest.mark.timeout(180)
+def test_a_comparison_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """Really killed, after its first run was written down."""
+    call = [sys.executable, "-c", "from fast.cli import main; main()", "compare"]
+    asked = [
+        OWN,
+        "-s",
+        "allreduce,gossip(p=0.5)",
+        "--workers",
+        "2",
+        "--epochs",
+        "40",
+        "--seeds",
+        "2",
+        "--name",
+        "a",
+    ]
+    process = subprocess.Popen([*call, *asked], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "1 of 4" in line and "score" in line:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    before = json.loads(Path("runs/a/run.json").read_text())
+    assert before["timestamps"]["ended"] is None and 1 <= len(before["results"]) < 4
+    done = subprocess.run([*call, "--resume", "runs/a"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    after = json.loads(Path("runs/a/run.json").read_text())
+    assert after["results"][: len(before["results"])] == before["results"]
+    assert [(row["label"], row["seed"]) for row in after["results"]] == [
+        ("allreduce", 0), ("gossip(p=0.5)", 0), ("allreduce", 1), ("gossip(p=0.5)", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.real
+@pytest.mark.timeout(180)
+def test_ctrl_c_says_how_to_go_on() -> None:
+    call = [sys.executable, "-c", "from fast.cli import main; main()", "compare", OWN, "-s", "allreduce",
+            "--workers", "2", "--epochs", "100000", "--name", "a"]  # fmt: skip
+    process = subprocess.Popen(call, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "2 workers, strategy" in line:  # what worker 0 says when it joins
+            break
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 130
+    assert "go on with: fast compare --resume runs/a" in said and "Traceback" not in said
 
 
 WRONG = [
+    ({"task": None}, "which task"),
     ({"workers": 0}, "--workers 0"),
     ({"target": 0.0}, "target 0"),
     ({"target": 1.01}, "target 1.01"),
@@ -121,6 +280,11 @@ WRONG = [
     ({"task": "digts"}, "Did you mean digits"),
     ({"json": "/nowhere/at/all.json"}, "no folder /nowhere/at"),
     ({"json": "/"}, "is a folder"),
+    ({"name": "a/b"}, "without slashes"),
+    ({"seed": 1, "seeds": "2"}, "give one of them"),
+    ({"seeds": "many"}, "--seeds many"),
+    ({"seeds": "0"}, "--seeds 0"),
+    ({"again": "x", "resume": "y"}, "give one of them"),
 ]
 
 
@@ -129,6 +293,7 @@ WRONG = [
 def test_wrong_calls_are_refused(command: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         command(**{"task": OWN, "strategies": "allreduce", "workers": 2, **options})
+    assert not os.path.exists("runs"), "nothing has started"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +309,26 @@ def test_wrong_models_are_refused(options: dict[str, Any], says: str) -> None:
         simulate_command(OWN, "allreduce", **options)
 
 
-def test_a_deadline_is_longer_than_nothing() -> None:
-    with pytest.raises(UsageError, match="--deadline 0"):
-        compare_command(OWN, deadline=0.0)
+@pytest.mark.parametrize(
+    ("options", "says"), [({"deadline": 0.0}, "--deadline 0"), ({"pace": "fast"}, "duration")]
+)
+def test_wrong_times_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        compare_command(OWN, **options)
+
+
+def test_seeds_are_a_number_or_a_list() -> None:
+    assert parse_seeds("3") == [0, 1, 2] and parse_seeds("5,7") == [5, 7] and parse_seeds("5,") == [5]
+
+
+def test_the_time_left_is_that_of_the_trainings_before() -> None:
+    left = Remaining(4)
+    assert left.left_s() is None
+    assert left.left_s(share=0.5, elapsed_s=3.0) == pytest.approx(4 * 6 - 3)
+    left.ended(10.0)
+    left.ended(20.0)
+    assert left.left_s() == pytest.approx(2 * 15)
+    assert left.left_s(share=0.9, elapsed_s=5.0) == pytest.approx(2 * 15 - 5)
+    left.skipped()
+    assert left.left_s() == pytest.approx(15)
+    assert "about 15 s left" in left.words()

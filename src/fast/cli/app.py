@@ -8,9 +8,12 @@ import typer
 from typer.exceptions import TyperException
 
 from fast.cli.compare import compare_command
+from fast.cli.data import data_command
+from fast.cli.report import report_command
 from fast.cli.run import run_command
 from fast.cli.simulate import simulate_command
 from fast.cli.strategies import strategies_command
+from fast.cli.tasks import tasks_command
 from fast.errors import FastError, UsageError
 
 INTERRUPTED = 130
@@ -30,7 +33,10 @@ def make_app() -> typer.Typer:
     app.command("run", context_settings=passing_on)(run_command)
     app.command("compare")(compare_command)
     app.command("simulate")(simulate_command)
+    app.command("report")(report_command)
     app.command("strategies")(strategies_command)
+    app.command("tasks")(tasks_command)
+    app.command("data")(data_command)
     return app
 
 

@@ -6,48 +6,77 @@ from typing import Annotated
 
 import typer
 
-from fast.cli.comparing import DEFAULT_STRATEGIES, check_json, run_and_report
-from fast.cli.run import check_workers
-from fast.errors import UsageError
-from fast.lab import Plan, Real
+from fast.cli.comparing import carry_out
+from fast.cli.options import (
+    AgainOption,
+    Asked,
+    EpochsOption,
+    JsonOption,
+    NameOption,
+    ResumeOption,
+    RunsOption,
+    SecondsOption,
+    SeedOption,
+    SeedsOption,
+    SplitOption,
+    StrategiesOption,
+    TargetOption,
+    TaskArgument,
+    TicksOption,
+    TuneOption,
+    WorkersOption,
+)
+from fast.lab import DEFAULT_TRIALS, Real
+from fast.sim import parse_duration
+
+_SEEDS = 3
 
 
 def compare_command(
-    task: Annotated[str, typer.Argument(help="A built-in task (digits), or file.py:Name.")],
-    strategies: Annotated[
-        str,
+    task: TaskArgument = None,
+    strategies: StrategiesOption = None,
+    workers: WorkersOption = None,
+    target: TargetOption = None,
+    epochs: EpochsOption = None,
+    seconds: SecondsOption = None,
+    seed: SeedOption = None,
+    seeds: SeedsOption = None,
+    tune: TuneOption = None,
+    split: SplitOption = None,
+    pace: Annotated[
+        str | None,
         typer.Option(
-            "--strategies", "-s", help="Names or calls, separated by commas; also file.py:Name(...)."
+            help="Pad every step to this time, such as 20ms: for machines with fewer cores than workers."
         ),
-    ] = DEFAULT_STRATEGIES,
-    workers: Annotated[
-        int, typer.Option("--workers", "-w", help="How many workers (servers not counted).")
-    ] = 4,
-    target: Annotated[
-        float | None, typer.Option(help="The score to reach, above 0 and at most 1; default: the task's.")
     ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data, all workers together; default: the task's.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of initial weights, data order, dropout and random choices.")
-    ] = 0,
+    ticks: TicksOption = None,
     deadline: Annotated[
-        float, typer.Option(help="Seconds without a sign of life until a peer is given up.")
-    ] = 60.0,
-    json: Annotated[
-        str | None, typer.Option("--json", help="Write the results to this file; - is stdout.")
+        float | None,
+        typer.Option(help="Seconds without a sign of life until a peer is given up.", show_default="60"),
     ] = None,
+    name: NameOption = None,
+    runs: RunsOption = "runs",
+    again: AgainOption = None,
+    resume: ResumeOption = None,
+    json: JsonOption = None,
 ) -> int:
     """Train TASK with each strategy on real workers and compare time to target, score and traffic.
 
-    All start from the same weights, see the same data and the same number of samples. The score
-    is that of the mean model on test data, found out after the run, so that nothing disturbs it.
+    All start from the same weights, see the same data in the same order and the same number of
+    samples, with 3 seeds and, before them, 8 trials for each strategy to find its learning rate on
+    validation data. The score is that of the consolidated model on test data, found out after the
+    run, so that nothing disturbs it. The report is in runs/NAME/report.html.
     """
-    check_workers(workers)
-    check_json(json)
-    if not deadline > 0:
-        raise UsageError(f"--deadline {deadline:g}: a deadline is longer than 0 seconds")
-    plan = Plan.of(task, strategies, workers, target=target, epochs=epochs, seeds=[seed])
-    title = f"{task}: {workers} worker{'s' * (workers > 1)} on this machine, target {plan.target:g}"
-    return run_and_report(plan, Real(deadline), title, json)
+    asked = Asked(
+        task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
+        None if pace is None else parse_duration(pace) / 1e9, deadline,
+    )  # fmt: skip
+    return carry_out(
+        asked,
+        lambda: asked.plan(Real(), seeds=_SEEDS, tune=DEFAULT_TRIALS),
+        name=name,
+        runs=runs,
+        again=again,
+        resume=resume,
+        json=json,
+    )

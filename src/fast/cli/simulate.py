@@ -6,30 +6,42 @@ from typing import Annotated
 
 import typer
 
-from fast.cli.comparing import DEFAULT_STRATEGIES, check_json, run_and_report
-from fast.cli.run import check_workers
-from fast.lab import Plan, Simulated
-from fast.sim import Compute, parse_duration, parse_network, parse_straggler
+from fast.cli.comparing import carry_out
+from fast.cli.options import (
+    AgainOption,
+    Asked,
+    EpochsOption,
+    JsonOption,
+    NameOption,
+    ResumeOption,
+    RunsOption,
+    SecondsOption,
+    SeedOption,
+    SeedsOption,
+    SplitOption,
+    StrategiesOption,
+    TargetOption,
+    TaskArgument,
+    TicksOption,
+    TuneOption,
+    WorkersOption,
+)
+from fast.lab import Simulated
+
+_SEEDS = 1
 
 
 def simulate_command(
-    task: Annotated[str, typer.Argument(help="A built-in task (digits), or file.py:Name.")],
-    strategies: Annotated[
-        str,
-        typer.Option(
-            "--strategies", "-s", help="Names or calls, separated by commas; also file.py:Name(...)."
-        ),
-    ] = DEFAULT_STRATEGIES,
-    workers: Annotated[
-        int, typer.Option("--workers", "-w", help="How many workers (servers not counted).")
-    ] = 4,
-    target: Annotated[
-        float | None, typer.Option(help="The score to reach, above 0 and at most 1; default: the task's.")
-    ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data, all workers together; default: the task's.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything; the same seed gives the same result.")] = 0,
+    task: TaskArgument = None,
+    strategies: StrategiesOption = None,
+    workers: WorkersOption = None,
+    target: TargetOption = None,
+    epochs: EpochsOption = None,
+    seconds: SecondsOption = None,
+    seed: SeedOption = None,
+    seeds: SeedsOption = None,
+    tune: TuneOption = None,
+    split: SplitOption = None,
     network: Annotated[
         str,
         typer.Option(help="loopback, 1gbit, 10gbit, infiniband, wan, or rate,latency such as 100mbit,1ms."),
@@ -41,21 +53,26 @@ def simulate_command(
             help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps."
         ),
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", help="Write the results to this file; - is stdout.")
-    ] = None,
+    ticks: TicksOption = None,
+    name: NameOption = None,
+    runs: RunsOption = "runs",
+    again: AgainOption = None,
+    resume: ResumeOption = None,
+    json: JsonOption = None,
 ) -> int:
     """Train TASK with each strategy on simulated workers: real gradients, virtual time.
 
     The programs are those of real workers; computing and links are models, and all times are
-    virtual. The same arguments give the same result, to the last digit.
+    virtual. The same arguments give the same result, to the last digit. Unless told otherwise
+    there is one seed, and everybody keeps the task's own learning rate.
     """
-    check_workers(workers)
-    check_json(json)
-    slow = None if straggler is None else parse_straggler(straggler)
-    world = Simulated(parse_network(network), Compute(parse_duration(step) / 1e9, slow))
-    plan = Plan.of(task, strategies, workers, target=target, epochs=epochs, seeds=[seed])
-    words = f"{task}: {workers} simulated worker{'s' * (workers > 1)}, {network}, step {step}"
-    if straggler is not None:
-        words += f", straggler {straggler}"
-    return run_and_report(plan, world, f"{words}, target {plan.target:g}", json)
+    asked = Asked(task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks)
+    return carry_out(
+        asked,
+        lambda: asked.plan(Simulated(network, step, straggler), seeds=_SEEDS, tune=0),
+        name=name,
+        runs=runs,
+        again=again,
+        resume=resume,
+        json=json,
+    )

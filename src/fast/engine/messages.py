@@ -17,8 +17,10 @@ class Job(msgspec.Struct):
     entry: str
     """"module:function" for the workers; called with `arguments`."""
     server_entry: str
-    """"module:function" for servers; called with (strategy's canonical call, its number)."""
+    """"module:function" for servers; called with (strategy's canonical call, its number) and
+    `server_arguments`."""
     arguments: dict[str, Any] = {}
+    server_arguments: dict[str, Any] = {}
     strategy: str | None = None
     seed: int | None = None
     deadline_s: float = 60.0

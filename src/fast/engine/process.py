@@ -63,7 +63,12 @@ def run_worker(id: int, job: Job, arenas: list[int], channel: Channel) -> NoRetu
 
 def run_server(id: int, job: Job, arenas: list[int], channel: Channel, call: str) -> NoReturn:
     seat = make_seat(id, job, arenas, channel)
-    end_with(channel, lambda: find(job.server_entry)(call, id - job.workers), seat, job)
+    end_with(
+        channel,
+        lambda: find(job.server_entry)(call, id - job.workers, **job.server_arguments),
+        seat,
+        job,
+    )
 
 
 def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
@@ -81,6 +86,7 @@ def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
         connect=lambda: ShmTransport(id, arenas),
         start_servers=start_servers,
         say=lambda line: channel.send({"event": "say", "text": line}),
+        tell=lambda news: channel.send({"event": "news", "news": news}),
         seed=job.seed,
         strategy=job.strategy,
         deadline_s=job.deadline_s,

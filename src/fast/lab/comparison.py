@@ -1,109 +1,58 @@
-"""The comparison: one row per strategy and seed, each from the same start over the same data."""
+"""The comparison: every strategy from the same start over the same data, tuned with the same budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from torch import nn
+import msgspec
 
-from fast.core import Strategy, Task
-from fast.engine import LocalEngine
-from fast.errors import FastError, UsageError
-from fast.lab.budget import Budget
-from fast.lab.measures import Run, live_state
-from fast.lab.real import train_task
-from fast.lab.results import Comparison, Result, judge
-from fast.lab.simulated import simulate_task
-from fast.lab.tasks import epochs_of, load_task, target_of
-from fast.loop.loading import strategies_from, strategy_from
-from fast.sim import NETWORKS, Compute, ComputeModel, Network
+from fast.core import Strategy
+from fast.errors import FastError
+from fast.lab.journal import Journal
+from fast.lab.judging import Judge, Question, judge_run, judge_trial
+from fast.lab.measures import Run
+from fast.lab.plan import REAL, Plan
+from fast.lab.results import Comparison, Result
+from fast.lab.settings import Real, Simulated
+from fast.lab.surroundings import surroundings
+from fast.lab.tracing import trace_events
+from fast.lab.tuning import Setting, Trial, Tuning, next_setting
+from fast.lab.worlds import ALONE_STEPS, Trainer, trainer_of
+from fast.strategies.calls import open_knobs, short_call
+
+Stage = Literal["alone", "tuning", "run"]
 
 
 class Listener(Protocol):
     """Hears how a comparison goes on."""
 
-    def begins(self, strategy: str, seed: int, steps: int) -> None:
-        """A run begins; each worker will take about so many steps."""
+    def begins(self, stage: Stage, name: str, steps: int) -> None:
+        """A training begins; each worker will take about so many steps."""
 
     def event(self, message: dict[str, Any]) -> None:
         """Something happened in it: see `fast.engine`."""
 
-    def ends(self, result: Result) -> None: ...
+    def ends(self, stage: Stage, words: str) -> None:
+        """It came to its end, with this outcome."""
+
+    def skips(self, stage: Stage) -> None:
+        """It was done before, and is not done again."""
 
 
 @dataclass(frozen=True)
 class Silent:
     """A listener that says nothing."""
 
-    def begins(self, strategy: str, seed: int, steps: int) -> None: ...
+    def begins(self, stage: Stage, name: str, steps: int) -> None: ...
     def event(self, message: dict[str, Any]) -> None: ...
-    def ends(self, result: Result) -> None: ...
+    def ends(self, stage: Stage, words: str) -> None: ...
+    def skips(self, stage: Stage) -> None: ...
 
 
 SILENT = Silent()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A comparison that has been checked and can start."""
-
-    task_text: str
-    task: Task
-    strategies: Sequence[Strategy]
-    workers: int
-    target: float
-    budget: Budget
-    seeds: Sequence[int]
-
-    @staticmethod
-    def of(
-        task: str,
-        strategies: str | Sequence[str | Strategy],
-        workers: int,
-        *,
-        target: float | None = None,
-        epochs: float | None = None,
-        seeds: Sequence[int] = (0,),
-    ) -> Plan:
-        """Everything that can be wrong is found here, before anything starts."""
-        if workers < 1:
-            raise UsageError(f"{workers} workers: a comparison needs at least 1")
-        problem = load_task(task)
-        wanted = target_of(problem) if target is None else target
-        if not 0 < wanted <= 1:
-            raise UsageError(f"target {wanted:g}: a score to reach lies above 0 and is at most 1")
-        chosen = _strategies(strategies)
-        for strategy in chosen:
-            _check_fits(strategy, workers)
-        if not seeds:
-            raise UsageError("a comparison without seeds has nothing to run; give at least one")
-        budget = Budget.of(
-            problem, workers, epochs_of(problem) if epochs is None else epochs, _nbytes(problem)
-        )
-        return Plan(task, problem, chosen, workers, wanted, budget, tuple(seeds))
-
-    def runs(self) -> Iterator[tuple[Strategy, int]]:
-        return ((strategy, seed) for seed in self.seeds for strategy in self.strategies)
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """The simulated world of a comparison."""
-
-    network: Network = NETWORKS["1gbit"]
-    compute: ComputeModel = field(default_factory=Compute)
-
-
-@dataclass(frozen=True)
-class Real:
-    """The real world: processes on this machine."""
-
-    deadline_s: float = 60.0
-
-
-REAL = Real()
 
 
 def compare(
@@ -118,94 +67,193 @@ def compare(
     """Train a task with each strategy; `options` are those of `Plan.of`.
 
     Same initial weights and same data order for all of them, the same number of samples, and the
-    score on data that nobody trained on. A strategy that fails gets a row that says why.
+    score on data that nobody trained or tuned on. A strategy that fails gets a row that says why.
     """
-    return run_plan(Plan.of(task, strategies, workers, **options), world, listener)
+    return run_plan(Plan.of(task, strategies, workers, world=world, **options), listener)
 
 
-def run_plan(plan: Plan, world: Real | Simulated, listener: Listener = SILENT) -> Comparison:
-    """Run a comparison that has been checked."""
-    if isinstance(world, Simulated):
-        results = [_attempt(plan, *run, _simulate(plan, world, listener), listener) for run in plan.runs()]
-        return Comparison(plan.task_text, plan.workers, "sim", plan.target, results)
-    _check_named(plan.strategies)
-    with LocalEngine() as engine:
-        train = _train(plan, world, engine, listener)
-        results = [_attempt(plan, *run, train, listener) for run in plan.runs()]
-    return Comparison(plan.task_text, plan.workers, "real", plan.target, results)
+def run_plan(plan: Plan, listener: Listener = SILENT, journal: Journal | None = None) -> Comparison:
+    """Run a comparison that has been checked; what the journal has already is not run again."""
+    with trainer_of(plan) as trainer:
+        return _Comparing(plan, trainer, listener, journal or Journal()).run()
 
 
-# One run
+@dataclass
+class _Comparing:
+    """A comparison under way."""
 
-Trainer = Callable[[Strategy, int], Run]
+    plan: Plan
+    trainer: Trainer
+    listener: Listener
+    journal: Journal
+    tunings: list[Tuning] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    alone_samples_per_s: float | None = None
+    surroundings: Mapping[str, Any] = field(default_factory=surroundings)
 
+    def run(self) -> Comparison:
+        started = self._once("started", lambda: {"at": _now()})["at"]
+        self.alone_samples_per_s = self._once("alone", self._measure_alone)["samples_per_s"]
+        self._update(started)
+        settings = {repr(strategy): self._tuned(strategy) for strategy in self.plan.strategies}
+        labels = _labels(settings)
+        test = Judge(self.plan.task, self.plan.task.test())
+        for seed in self.plan.settings.seeds:
+            for asked, setting in settings.items():
+                self._run(asked, setting, labels[asked], seed, test, started)
+        ended = self._once("ended", lambda: {"at": _now()})["at"]
+        return self._update(started, ended)
 
-def _train(plan: Plan, world: Real, engine: LocalEngine, listener: Listener) -> Trainer:
-    return lambda strategy, seed: train_task(
-        plan.task_text,
-        strategy.call,
-        workers=plan.workers,
-        budget=plan.budget,
-        seed=seed,
-        engine=engine,
-        deadline_s=world.deadline_s,
-        listen=listener.event,
-    )
+    def _once(self, key: str, make: Any) -> Mapping[str, Any]:
+        if key not in self.journal.finished:
+            self.journal.finish(key, key, make())
+        return self.journal.finished[key]
 
+    def _measure_alone(self) -> dict[str, float | None]:
+        """Nothing depends on it but one column: if it fails, so will the runs, and say why."""
+        if self.plan.settings.workers == 1:
+            return {"samples_per_s": None}
+        if self.plan.settings.simulated:  # nothing to run: it follows from the time of a step
+            return {"samples_per_s": self.trainer.alone_samples_per_s(self.listener.event)}
+        self.listener.begins("alone", "one worker alone", ALONE_STEPS)
+        try:
+            measured = self.trainer.alone_samples_per_s(self.listener.event)
+        except Exception as error:
+            self.listener.event({"event": "failed", "error": error})
+            measured = None
+        self.listener.ends("alone", "no throughput" if measured is None else f"{measured:.0f} samples/s")
+        return {"samples_per_s": measured}
 
-def _simulate(plan: Plan, world: Simulated, listener: Listener) -> Trainer:
-    def tell(steps: int, now_ns: int) -> None:
-        listener.event({"event": "progress", "steps": [steps], "virtual_s": now_ns / 1e9})
+    # Tuning
 
-    return lambda strategy, seed: simulate_task(
-        plan.task,
-        strategy,
-        workers=plan.workers,
-        budget=plan.budget,
-        network=world.network,
-        compute=world.compute,
-        seed=seed,
-        on_tick=tell,
-    )
+    def _tuned(self, strategy: Strategy) -> Setting:
+        asked, trials = repr(strategy), list[Trial]()
+        if not self.plan.settings.tune:
+            return Setting(asked)
+        judge = Judge(self.plan.task, self.plan.task.validation())
+        question = Question(judge, self.plan.settings.target, self.plan.budget)
+        for number in range(self.plan.settings.tune):
+            setting = next_setting(asked, open_knobs(strategy), trials)
+            trials.append(self._trial(f"trial {number} of {asked}", setting, question))
+        self.tunings.append(Tuning(asked, trials))
+        return self.tunings[-1].chosen.setting
 
+    def _trial(self, key: str, setting: Setting, question: Question) -> Trial:
+        if key in self.journal.finished:
+            self.listener.skips("tuning")
+            return msgspec.convert(self.journal.finished[key], Trial)
+        name = f"{short_call(setting.call)}, rate x {setting.rate:g}"
+        run = self._trained("tuning", name, key, setting, self.plan.tuning_seed)
+        if isinstance(run, Run):
+            trial = judge_trial(question, setting, run)
+        else:
+            trial = Trial(setting.call, setting.rate, error=run)
+        self.journal.finish("trial", key, msgspec.to_builtins(trial))
+        self.listener.ends(
+            "tuning", _words(trial.error, trial.score, trial.time_to_target_s, "validation score")
+        )
+        return trial
 
-def _attempt(plan: Plan, strategy: Strategy, seed: int, train: Trainer, listener: Listener) -> Result:
-    """A strategy may be anybody's code: whatever it raises ends its own row and no other."""
-    listener.begins(repr(strategy), seed, plan.budget.steps)
-    try:
-        result = judge(plan.task, plan.target, repr(strategy), seed, train(strategy, seed))
-    except Exception as error:
-        listener.event({"event": "failed", "error": error})
-        own = isinstance(error, FastError)
-        result = Result(repr(strategy), seed, error=str(error) if own else f"{type(error).__name__}: {error}")
-    listener.ends(result)
-    return result
+    # Runs
 
+    def _run(self, asked: str, setting: Setting, label: str, seed: int, test: Judge, started: str) -> None:
+        key = f"run of {asked} with seed {seed}"
+        if key in self.journal.finished:
+            self.results.append(msgspec.convert(self.journal.finished[key], Result))
+            self.listener.skips("run")
+            return
+        result = self._result(key, asked, setting, label, seed, test)
+        self.journal.finish("run", key, result.to_json())
+        self.results.append(result)
+        self._update(started)
+        self.listener.ends("run", _words(result.error, result.final_score, result.time_to_target_s, "score"))
 
-# Checks
-
-
-def _strategies(given: str | Sequence[str | Strategy]) -> list[Strategy]:
-    chosen = strategies_from(given) if isinstance(given, str) else [strategy_from(each) for each in given]
-    if not chosen:
-        raise UsageError("a comparison without strategies has nothing to run; name at least one")
-    return chosen
-
-
-def _check_fits(strategy: Strategy, workers: int) -> None:
-    if strategy.topology is not None:
-        strategy.topology.check(workers)
-
-
-def _check_named(strategies: Sequence[Strategy]) -> None:
-    for strategy in strategies:
-        if not strategy.call:
-            raise UsageError(
-                f"{strategy!r} was built here, and real workers build theirs from a call. "
-                "Give it as text: a preset, or 'file.py:Name(arguments)'."
+    def _result(self, key: str, asked: str, setting: Setting, label: str, seed: int, test: Judge) -> Result:
+        seeds, settings = self.plan.settings.seeds, self.plan.settings
+        name = f"{label}, seed {seed}" if len(seeds) > 1 else label
+        run = self._trained("run", name, key, setting, seed)
+        if not isinstance(run, Run):
+            return Result(
+                strategy=setting.call, seed=seed, asked=asked, label=label, rate=setting.rate, error=run
             )
+        first = seed == seeds[0]
+        question = Question(
+            test,
+            settings.target,
+            self.plan.budget,
+            self.alone_samples_per_s,
+            paced=settings.pace_s is not None,
+            timeline=first,
+        )
+        if first:
+            self._trace(settings.strategies.index(asked), label, run)
+        return judge_run(question, setting, asked, label, seed, run)
+
+    def _trained(self, stage: Stage, name: str, key: str, setting: Setting, seed: int) -> Run | str:
+        """The run, or why there is none. A strategy may be anybody's code: whatever it raises ends
+        its own run and no other."""
+
+        def listen(message: dict[str, Any]) -> None:
+            if message["event"] == "news":
+                self.journal.note("tick", run=key, who=message["who"], **message["news"])
+            elif "virtual_s" in message:
+                self.journal.note("tick", run=key, steps=message["steps"][0], virtual_s=message["virtual_s"])
+            self.listener.event(message)
+
+        self.listener.begins(stage, name, self.plan.budget.steps)
+        try:
+            return self.trainer.train(setting, seed, listen)
+        except Exception as error:
+            self.listener.event({"event": "failed", "error": error})
+            return str(error) if isinstance(error, FastError) else f"{type(error).__name__}: {error}"
+
+    def _trace(self, process: int, label: str, run: Run) -> None:
+        excerpts = [report.excerpt for report in run.participants if report.excerpt is not None]
+        self.journal.trace(trace_events(process, label, excerpts, run.began_ns))
+
+    def _update(self, started: str, ended: str | None = None) -> Comparison:
+        """The comparison as it stands, told to the journal."""
+        plan, settings = self.plan, self.plan.settings
+        facts = {**plan.facts, "reference_samples_per_s": self.alone_samples_per_s}
+        if settings.tune:
+            facts["tuning_seed"] = plan.tuning_seed
+        comparison = Comparison(
+            task=settings.task,
+            workers=settings.workers,
+            world="sim" if settings.simulated else "real",
+            target=settings.target,
+            results=tuple(self.results),
+            tuning=tuple(tuning.to_json() for tuning in self.tunings),
+            about={
+                "settings": msgspec.to_builtins(settings),
+                "facts": facts,
+                **self.surroundings,
+                "timestamps": {"started": started, "ended": ended},
+            },
+        )
+        self.journal.update(comparison.to_json())
+        return comparison
 
 
-def _nbytes(task: Task) -> int:
-    model: nn.Module = task.model()
-    return sum(value.numel() * value.element_size() for value in live_state(model).values())
+def _labels(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """A short name for each; where two were tuned to the same, what was asked for stands before it."""
+    short = {asked: short_call(setting.call) for asked, setting in settings.items()}
+    names = list(short.values())
+    return {
+        asked: name if names.count(name) == 1 else f"{short_call(asked)} as {name}"
+        for asked, name in short.items()
+    }
+
+
+def _words(error: str | None, score: float | None, time_s: float | None, what: str) -> str:
+    if error is not None:
+        return "failed"
+    if score is None:
+        return "diverged"
+    return f"{what} {score:.3f}, " + (
+        "target not reached" if time_s is None else f"target after {time_s:.2f} s"
+    )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

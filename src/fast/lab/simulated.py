@@ -5,24 +5,31 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import final
 
 from fast.adapters import ServerReplica, TorchReplica
 from fast.core import Me, Strategy, Task
 from fast.lab.budget import Budget
-from fast.lab.data import simulated_batches
+from fast.lab.data import Shares, simulated_batches
 from fast.lab.measures import (
     Report,
     Run,
-    ServerReport,
     State,
     Tick,
+    distance_of,
+    flat_state,
     flat_weights,
     live_state,
     mean_state,
     one_thread,
+    parameter_names,
+    replica_ticks,
+    scale_rate,
     seed_model,
 )
+from fast.lab.recording import Recorder, records_for
+from fast.lab.splits import Split, parse_split
 from fast.runtime.worker import mean_of, representatives
 from fast.sim import ComputeModel, Network, Simulation, SimWorker
 from fast.trace import Meter, Record
@@ -41,37 +48,53 @@ def simulate_task(
     network: Network,
     compute: ComputeModel,
     seed: int = 0,
+    rate: float = 1.0,
+    split: Split | None = None,
     on_tick: OnTick = lambda steps, now_ns: None,
 ) -> Run:
     """Train a task with one strategy on this many simulated workers, with one torch thread."""
     with one_thread():
-        replicas = _replicas(task, workers, seed)
-        meters = [Meter() for _ in range(workers + strategy.servers(workers))]
+        replicas = _replicas(task, workers, seed, rate)
+        shares = (split or parse_split("iid")).assign(task, workers, seed)
+        watchers = _watchers(workers, strategy.servers(workers))
         simulation = Simulation(
             strategy,
             [
                 SimWorker(
-                    replica, _batches(task, strategy, budget, workers, number, seed), _compute(task, replica)
+                    replica,
+                    _batches(task, shares, strategy, budget, workers, number, seed),
+                    _compute(task, replica),
                 )
                 for number, replica in enumerate(replicas)
             ],
-            server_replicas=[_server(replicas[0]) for _ in meters[workers:]],
+            server_replicas=[_server(replicas[0]) for _ in watchers[workers:]],
             network=network,
             compute=compute,
             seed=seed,
-            observers=[_by_participant(meters)],
+            observers=[lambda record: watchers[record.who](record)],
         )
-        watch = Watch(simulation, replicas, budget, on_tick)
+        watch = Watch(simulation, replicas, watchers, budget, on_tick)
         simulation.run(stop=watch.is_over, on_step=watch.step)
-        return _run(simulation, replicas, meters, watch)
+        return _run(simulation, replicas, watchers, watch)
 
 
-def _replicas(task: Task, workers: int, seed: int) -> list[TorchReplica]:
+def _watchers(workers: int, servers: int) -> list[Watcher]:
+    names = [f"worker {number}" for number in range(workers)]
+    names += [f"server {number}" for number in range(servers)]
+    limit = records_for(len(names))
+    return [Watcher(Report(name), Meter(), Recorder(name, limit)) for name in names]
+
+
+def _replicas(task: Task, workers: int, seed: int, rate: float) -> list[TorchReplica]:
     """Everybody starts with worker 0's values, as after a real `join`."""
     seed_model(seed)
     first = task.model()
-    models = [first, *(copy.deepcopy(first) for _ in range(workers - 1))]
-    return [TorchReplica(model, task.optimizer(model)) for model in models]
+    replicas = []
+    for model in [first, *(copy.deepcopy(first) for _ in range(workers - 1))]:
+        optimizer = task.optimizer(model)
+        scale_rate(optimizer, rate)
+        replicas.append(TorchReplica(model, optimizer))
+    return replicas
 
 
 def _server(replica: TorchReplica) -> ServerReplica:
@@ -79,11 +102,13 @@ def _server(replica: TorchReplica) -> ServerReplica:
 
 
 def _batches(
-    task: Task, strategy: Strategy, budget: Budget, workers: int, worker: int, seed: int
+    task: Task, shares: Shares, strategy: Strategy, budget: Budget, workers: int, worker: int, seed: int
 ) -> Iterator[Slice]:
-    """In lock-step everybody has the same number of them; otherwise the total says when to stop."""
-    endless = simulated_batches(task, workers, worker, seed)
-    return itertools.islice(endless, budget.steps) if strategy.synchronous else endless
+    """In lock-step everybody has the same number of them; otherwise the total says when to stop, or
+    the time."""
+    endless = simulated_batches(task, shares, workers, worker, seed)
+    counted = strategy.synchronous and budget.seconds is None
+    return itertools.islice(endless, budget.steps) if counted else endless
 
 
 def _compute(task: Task, replica: TorchReplica) -> Callable[[Slice], None]:
@@ -95,6 +120,25 @@ def _compute(task: Task, replica: TorchReplica) -> Callable[[Slice], None]:
     return compute
 
 
+@dataclass(frozen=True)
+class Watcher:
+    """What observes one participant, and its report as it grows."""
+
+    report: Report
+    meter: Meter
+    recorder: Recorder
+
+    def __call__(self, record: Record) -> None:
+        self.meter(record)
+        self.recorder(record)
+
+    def finished(self) -> Report:
+        self.report.take(self.meter)
+        self.report.steps, self.report.samples = self.meter.steps, self.meter.samples
+        self.report.excerpt = self.recorder.excerpt()
+        return self.report
+
+
 @final
 class Watch:
     """Copies weights at every tick and says when the budget is used up.
@@ -104,56 +148,85 @@ class Watch:
     """
 
     def __init__(
-        self, simulation: Simulation, replicas: Sequence[TorchReplica], budget: Budget, on_tick: OnTick
+        self,
+        simulation: Simulation,
+        replicas: Sequence[TorchReplica],
+        watchers: Sequence[Watcher],
+        budget: Budget,
+        on_tick: OnTick,
     ) -> None:
         self.ticks: list[Tick] = []
-        self.ended_ns = [0] * len(replicas)
-        self._simulation, self._replicas, self._budget, self._on_tick = simulation, replicas, budget, on_tick
+        self._simulation, self._replicas, self._watchers = simulation, replicas, watchers
+        self._budget, self._on_tick = budget, on_tick
         self._lock_step = simulation.strategy.synchronous
-        self._taken = [0] * len(replicas)
         self._copies: dict[int, dict[int, State]] = {}
+        self._kept = replica_ticks(budget.ticks)
+        self._parameters = parameter_names(replicas[0].model)
 
     def step(self, me: Me, now_ns: int) -> None:
         """After a worker's step."""
-        self.ended_ns[me.id] = now_ns
-        for tick in range(self._taken[me.id], self._budget.ticks_after(self._seen(me))):
+        report = self._watchers[me.id].report
+        report.ended_ns = now_ns
+        passed = self._budget.ticks_after(self._seen(me), now_ns)
+        for tick in range(len(report.tick_ns), passed):
             self._take(tick, me, now_ns)
 
     def is_over(self, simulation: Simulation) -> bool:
-        """For workers that are not in lock-step."""
-        return not self._lock_step and simulation.total_samples >= self._budget.samples
+        """For workers that are not counted out beforehand, because they go in lock-step."""
+        counted = self._lock_step and self._budget.seconds is None
+        return not counted and self._budget.is_over(simulation.total_samples, simulation.now_ns)
 
     def _seen(self, me: Me) -> int:
         return self._budget.samples_after(me.steps) if self._lock_step else self._simulation.total_samples
 
     def _take(self, tick: int, me: Me, now_ns: int) -> None:
-        replica, copies = self._replicas[me.id], self._copies.setdefault(tick, {})
+        copies, watcher = self._copies.setdefault(tick, {}), self._watchers[me.id]
         if not copies:
             self._on_tick(me.steps, now_ns)
-        replica.settle()
-        copies[me.id] = {name: value.clone() for name, value in live_state(replica.model).items()}
-        self._taken[me.id] = tick + 1
+        self._replicas[me.id].settle()
+        copies[me.id] = _copied(self._replicas[me.id])
+        watcher.report.tick_ns.append(now_ns)
+        watcher.report.tick_samples.append(watcher.meter.samples)
+        watcher.report.tick_bytes.append(watcher.meter.bytes_sent)
         if len(copies) == len(self._replicas):
-            mean = mean_state(copies[worker] for worker in sorted(copies))
-            self.ticks.append(Tick(now_ns / 1e9, mean))
-            del self._copies[tick]
+            self._complete(tick, now_ns)
+
+    def _complete(self, tick: int, now_ns: int) -> None:
+        copies = self._copies.pop(tick)
+        replicas = [copies[worker] for worker in sorted(copies)]
+        workers, servers = self._watchers[: len(replicas)], self._watchers[len(replicas) :]
+        state = mean_state(replicas)
+        if not self._lock_step:  # in lock-step the workers' copies are the server's weights
+            _take_over_servers(state, self._simulation, self._replicas[0])
+        self.ticks.append(
+            Tick(
+                at_s=now_ns / 1e9,
+                state=state,
+                samples=sum(watcher.report.tick_samples[tick] for watcher in workers),
+                nbytes=sum(watcher.report.tick_bytes[tick] for watcher in workers)
+                + sum(watcher.meter.bytes_sent for watcher in servers),
+                distance=distance_of([flat_state(replica, self._parameters) for replica in replicas]),
+                replicas=replicas if tick in self._kept else (),
+            )
+        )
+
+
+def _copied(replica: TorchReplica) -> State:
+    return {name: value.clone() for name, value in live_state(replica.model).items()}
 
 
 def _run(
-    simulation: Simulation, replicas: Sequence[TorchReplica], meters: Sequence[Meter], watch: Watch
+    simulation: Simulation, replicas: Sequence[TorchReplica], watchers: Sequence[Watcher], watch: Watch
 ) -> Run:
     for replica in replicas:
         replica.settle()
-    reports = [
-        Report(0, ended_ns, meter.steps, meter.samples, meter.bytes_sent, meter.waited_ns, meter.staleness)
-        for ended_ns, meter in zip(watch.ended_ns, meters, strict=False)
-    ]
+    reports = [watcher.finished() for watcher in watchers]
     return Run(
         ticks=watch.ticks,
         final=_consolidated(simulation, replicas),
         weights=[flat_weights(replica.model) for replica in replicas],
-        workers=reports,
-        servers=[ServerReport(meter.staleness) for meter in meters[len(replicas) :]],
+        workers=reports[: len(replicas)],
+        servers=reports[len(replicas) :],
     )
 
 
@@ -162,13 +235,14 @@ def _consolidated(simulation: Simulation, replicas: Sequence[TorchReplica]) -> S
     steps = {worker.me.id: worker.me.steps for worker in simulation.workers}
     chosen = representatives(simulation.strategy, steps)
     state = mean_state(live_state(replicas[worker].model) for worker in chosen)
-    if simulation.servers:
-        weights = mean_of([server.me.weights for server in simulation.servers])
-        for segment in replicas[0].layout.segments:
-            if segment.name in state:
-                state[segment.name].copy_(segment.of(weights))
+    _take_over_servers(state, simulation, replicas[0])
     return state
 
 
-def _by_participant(meters: Sequence[Meter]) -> Callable[[Record], None]:
-    return lambda record: meters[record.who](record)
+def _take_over_servers(state: State, simulation: Simulation, replica: TorchReplica) -> None:
+    """Where servers own the weights, the model has their values."""
+    if simulation.servers:
+        weights = mean_of([server.me.weights for server in simulation.servers])
+        for segment in replica.layout.segments:
+            if segment.name in state:
+                state[segment.name].copy_(segment.of(weights))

@@ -1,88 +1,114 @@
-"""The body of one real worker: the public loop, and copies of the weights at every tick."""
+"""The bodies of a real worker and a real server: the public loop, and copies at every tick."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
+import msgspec
 import torch
-from safetensors.torch import save_file
-from torch import nn
 
-from fast.core import Strategy, Task
+from fast.core import Me, Strategy, Task
 from fast.core.seeds import gradient_seed
-from fast.engine import current_seat
+from fast.engine import Seat, current_seat
 from fast.lab.budget import Budget
-from fast.lab.data import loader_of
-from fast.lab.measures import Report, ServerReport, State, flat_weights, live_state, seed_model
+from fast.lab.copying import Copies, save
+from fast.lab.data import batches_of
+from fast.lab.measures import Report, flat_weights, live_state, scale_rate, seed_model
+from fast.lab.recording import Recorder
+from fast.lab.splits import parse_split
 from fast.lab.tasks import load_task
-from fast.loop import consolidate, join, serving, shard
+from fast.loop import consolidate, join, serving
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session, close_sessions
 from fast.trace import Meter
+from fast.transport import Transport
 
 CONSOLIDATED = "consolidated.safetensors"
 
 
-def copies_file(worker: int) -> str:
-    """Where a worker leaves its copies."""
-    return f"copies-{worker}.safetensors"
+def copies_file(name: str) -> str:
+    """Where a participant leaves its copies."""
+    return f"copies of {name}.safetensors"
 
 
-def weights_file(worker: int) -> str:
+def weights_file(name: str) -> str:
     """Where a worker leaves its own final weights."""
-    return f"weights-{worker}.safetensors"
+    return f"weights of {name}.safetensors"
 
 
-def train(task: str, strategy: str, seed: int, budget: dict[str, int], folder: str) -> Report:
-    """Train one replica. Copies and final weights go into `folder`, figures come back."""
-    seat, problem, chosen = current_seat(), load_task(task), strategy_from(strategy)
-    _warm_up(problem)
-    seed_model(seed)
-    model = problem.model()
-    optimizer, meter = problem.optimizer(model), Meter()
-    join(model, optimizer, chosen, observers=[meter])
-    copies = Copies(live_state(model), Budget(**budget))
-    training = Training(problem, chosen, seat.sessions[-1], copies, seed)
-    report = training.run(meter)
+class Orders(msgspec.Struct):
+    """What every worker of a run is told, as plain values."""
+
+    task: str
+    strategy: str
+    seed: int
+    budget: Budget
+    folder: str
+    rate: float = 1.0
+    split: str = "iid"
+    pace_s: float | None = None
+    measured: bool = True
+    """Without, nothing is observed and nothing copied before the end: to see what measuring costs."""
+
+
+def train(orders: dict[str, Any]) -> Report:
+    """Train one replica. Copies and final weights go into the folder, figures come back."""
+    seat, told = current_seat(), msgspec.convert(orders, Orders)
+    task, strategy = load_task(told.task), strategy_from(told.strategy)
+    shares = parse_split(told.split).assign(task, seat.workers, told.seed)
+    _warm_up(task)
+    seed_model(told.seed)
+    model = task.model()
+    optimizer = task.optimizer(model)
+    scale_rate(optimizer, told.rate)
+    report, meter = Report(f"worker {seat.id}"), Meter()
+    recorder = Recorder(report.name)
+    join(model, optimizer, strategy, observers=[meter, recorder] if told.measured else [])
+    copies = Copies(live_state(model), told.budget, report, meter, seat.tell)
+    training = Training(task, strategy, seat.sessions[-1], copies, Pace(told.pace_s), told.seed)
+    training.run(batches_of(task, shares, seat.id, told.seed))
     final = consolidate(model)
-    report.bytes_sent, report.staleness = meter.bytes_sent, meter.staleness
-    _save(Path(folder), seat.id, copies, model, final)
+    report.take(meter)
+    report.excerpt = recorder.excerpt()
+    report.peak_memory_bytes = peak_memory_bytes(copies.nbytes)
+    if seat.sessions[-1].runtime is None:  # alone: nobody to talk to, and nothing is observed
+        report.computed_ns = report.ended_ns - report.started_ns
+    folder = Path(told.folder)
+    save(copies.rows, folder / copies_file(report.name))
+    save({"weights": flat_weights(model)}, folder / weights_file(report.name))
+    if seat.id == 0:
+        state = {name: value.clone() for name, value in live_state(final).items()}
+        save(state, folder / CONSOLIDATED)
     close_sessions(seat)
     return report
 
 
-def serve(strategy: str, number: int) -> ServerReport:
-    """A server that also measures how stale the updates are that it applies."""
-    meter = Meter()
-    serving.serve(strategy, number, observers=[meter])
-    return ServerReport(meter.staleness)
-
-
-@final
-class Copies:
-    """Room for a copy of the model at every tick, made before the clock starts."""
-
-    def __init__(self, live: State, budget: Budget) -> None:
-        self.budget = budget
-        self.tick_ns: list[int] = []
-        self.rows = {
-            name: torch.empty((budget.ticks, *value.shape), dtype=value.dtype, device="cpu").fill_(0)
-            for name, value in live.items()
-        }
-        self._live = live
-
-    def take(self, seen: int) -> None:
-        """At a step boundary: a copy for every tick that has passed since the last one."""
-        while len(self.tick_ns) < self.budget.ticks_after(seen):
-            tick = len(self.tick_ns)
-            self.tick_ns.append(time.monotonic_ns())
-            for name, value in self._live.items():
-                self.rows[name][tick].copy_(value)
+def serve(strategy: str, number: int, orders: dict[str, Any]) -> Report:
+    """Serve, and measure. In lock-step the workers' own copies are the server's weights, and of the
+    same step everywhere; otherwise the server's copies are the model."""
+    seat, told = current_seat(), msgspec.convert(orders, Orders)
+    report, meter = Report(f"server {number}", time.monotonic_ns()), Meter()
+    recorder = Recorder(report.name)
+    watch = ServerWatch(seat, told.budget, report, meter)
+    report.owns_weights = not strategy_from(strategy).synchronous
+    serving.serve(
+        strategy,
+        number,
+        observers=[meter, recorder] if told.measured else [],
+        after_turn=watch.after_turn if told.measured else lambda me, transport: None,
+    )
+    report.ended_ns = time.monotonic_ns()
+    report.take(meter)
+    report.excerpt = recorder.excerpt()
+    report.peak_memory_bytes = peak_memory_bytes(watch.copies.nbytes if watch.copies else 0)
+    if watch.copies is not None:
+        save(watch.copies.rows, Path(told.folder) / copies_file(report.name))
+    return report
 
 
 @dataclass(frozen=True)
@@ -93,37 +119,32 @@ class Training:
     strategy: Strategy
     session: Session
     copies: Copies
+    pace: Pace
     seed: int
 
-    def run(self, meter: Meter) -> Report:
+    def run(self, batches: Any) -> None:
         """Until the budget of all workers together is used up."""
         task, model, optimizer = self.task, self.session.model, self.session.optimizer
-        budget, seen_after = self.copies.budget, self._seen_after()
-        alone, steps, seen = self.session.runtime is None, 0, 0
-        batches = shard(loader_of(task, self.seed))
-        started_ns = time.monotonic_ns()
-        for batch in itertools.chain.from_iterable(itertools.repeat(batches)):
-            if alone:  # joined workers have been seeded by `join` and `step`
-                torch.default_generator.manual_seed(gradient_seed(self.seed, 0, steps))
+        report, runtime, seen_after = self.copies.report, self.session.runtime, self._seen_after()
+        report.started_ns = time.monotonic_ns()
+        if runtime is not None:
+            runtime.me.account.begin()  # what came before, such as room for the copies, was no computing
+        self.pace.begin()
+        for batch in batches:
+            if runtime is None:  # joined workers have been seeded by `join` and `step`
+                torch.default_generator.manual_seed(gradient_seed(self.seed, 0, report.steps))
             task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
+            self.pace.keep()
             optimizer.step()
+            self.pace.begin()
             optimizer.zero_grad()
-            steps += 1
-            seen = seen_after(steps)
-            self.copies.take(seen)
-            if seen >= budget.samples:
+            report.steps += 1
+            seen = seen_after(report.steps)
+            report.samples = seen if runtime is None else runtime.samples
+            if self.copies.take(seen, report.samples, report.steps):
                 break
-        runtime = self.session.runtime
-        return Report(
-            started_ns=started_ns,
-            ended_ns=time.monotonic_ns(),
-            steps=steps,
-            samples=seen if runtime is None else runtime.samples,
-            bytes_sent=0,
-            waited_ns=meter.waited_ns,
-            staleness={},
-            tick_ns=self.copies.tick_ns,
-        )
+        report.ended_ns = time.monotonic_ns()
+        report.paced_steps = self.pace.exceeded
 
     def _seen_after(self) -> Callable[[int], int]:
         """How many samples all workers have seen, by this worker's steps.
@@ -138,6 +159,50 @@ class Training:
         return lambda steps: sum(transport.status(worker).samples for worker in workers)
 
 
+@final
+class Pace:
+    """Makes every step's computing take a fixed time, by sleeping the rest of it.
+
+    Workers that share a core then wait for it in their sleep, and the ratios between strategies
+    are those of workers with a core each, as long as computing takes less than the pace.
+    """
+
+    def __init__(self, pace_s: float | None) -> None:
+        self._pace_ns = None if pace_s is None else round(pace_s * 1e9)
+        self._since_ns = 0
+        self.exceeded = 0
+
+    def begin(self) -> None:
+        if self._pace_ns is not None:
+            self._since_ns = time.monotonic_ns()
+
+    def keep(self) -> None:
+        if self._pace_ns is None:
+            return
+        left_ns = self._since_ns + self._pace_ns - time.monotonic_ns()
+        if left_ns > 0:
+            time.sleep(left_ns / 1e9)
+        else:
+            self.exceeded += 1
+
+
+@final
+class ServerWatch:
+    """Copies a server's weights at its first turn boundary after every tick."""
+
+    def __init__(self, seat: Seat, budget: Budget, report: Report, meter: Meter) -> None:
+        self.copies: Copies | None = None
+        self._seat, self._budget, self._report, self._meter = seat, budget, report, meter
+
+    def after_turn(self, me: Me, transport: Transport) -> None:
+        if self.copies is None:
+            live = {segment.name: segment.of(me.weights) for segment in me.replica.layout.segments}
+            self.copies = Copies(live, self._budget, self._report, self._meter, self._seat.tell)
+            self._report.started_ns = time.monotonic_ns()
+        seen = sum(transport.status(worker).samples for worker in range(self._seat.workers))
+        self.copies.take(seen, 0, me.version)
+
+
 def _warm_up(task: Task) -> None:
     """A gradient that nobody counts, so that no strategy pays for torch's first steps."""
     model = task.model()
@@ -149,9 +214,10 @@ def _warm_up(task: Task) -> None:
         optimizer.zero_grad()
 
 
-def _save(folder: Path, worker: int, copies: Copies, model: nn.Module, final: nn.Module) -> None:
-    save_file(copies.rows, folder / copies_file(worker))
-    save_file({"weights": flat_weights(model)}, folder / weights_file(worker))
-    if worker == 0:
-        state = {name: value.clone() for name, value in live_state(final).items()}
-        save_file(state, folder / CONSOLIDATED)
+def peak_memory_bytes(copies_bytes: int) -> int | None:
+    """The most memory that this process has held, torch included, without the lab's copies."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return max(0, int(line.split()[1]) * 1024 - copies_bytes)
+    return None

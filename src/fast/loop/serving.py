@@ -10,10 +10,16 @@ from fast.engine import current_seat
 from fast.loop.joining import DEFAULT_SEED, view_of
 from fast.loop.loading import strategy_from
 from fast.runtime import run_server
+from fast.runtime.server import AfterTurn
 from fast.trace import Observer
 
 
-def serve(strategy: str | Strategy, number: int, observers: Iterable[Observer] = ()) -> None:
+def serve(
+    strategy: str | Strategy,
+    number: int,
+    observers: Iterable[Observer] = (),
+    after_turn: AfterTurn = lambda me, transport: None,
+) -> None:
     """Serve as server `number` of this strategy until every worker has left."""
     seat, chosen = current_seat(), strategy_from(strategy)
     run_server(
@@ -24,5 +30,6 @@ def serve(strategy: str | Strategy, number: int, observers: Iterable[Observer] =
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,
         deadline_s=seat.deadline_s,
         observers=observers,
+        after_turn=after_turn,
         say=seat.say,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fast.core import Me, Strategy
 
@@ -30,6 +31,7 @@ class LocalSteps(Strategy):
 
     synchronous = True
     identity_alone = True
+    knobs = MappingProxyType({"tau": (4, 25)})
 
     def __init__(self, *, tau: int) -> None:
         self.tau = tau

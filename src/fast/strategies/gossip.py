@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from fast.core import WEIGHTS, Letter, Me, Strategy, Tag
 
@@ -27,6 +28,7 @@ class PushGossip(Strategy):
 
     identity_alone = True
     tags = (Tag("gossip", carries=WEIGHTS, fold=fold_shares),)
+    knobs = MappingProxyType({"p": (0.1, 0.5)})
 
     def __init__(self, *, p: float) -> None:
         self.p = p

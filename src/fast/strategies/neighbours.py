@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag, fold_sum
 from fast.parts import Rule, Topology
 
@@ -36,6 +38,7 @@ class NeighbourGradients(Strategy):
 
     identity_alone = True
     tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum),)
+    knobs = MappingProxyType({"send": ("merged",)})
 
     def __init__(self, *, topology: Topology, rule: Rule, send: str) -> None:
         self.topology, self.rule, self.what = topology, rule, send

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 
 from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag
 
@@ -23,6 +24,7 @@ class StaleSynchronous(Strategy):
 
     tags = (Tag("push", carries=GRADIENT), Tag("read", carries=WEIGHTS))
     identity_alone = True
+    knobs = MappingProxyType({"bound": (1, 8)})
 
     def __init__(self, *, bound: float) -> None:
         self.bound = bound

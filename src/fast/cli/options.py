@@ -1,0 +1,159 @@
+"""What `fast compare` and `fast simulate` let the user choose, and the plan that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fast.errors import UsageError
+from fast.lab import Plan, Real, Simulated, load_task, settings_of
+
+DEFAULT_STRATEGIES = "allreduce,local_sgd,ssp,dpsgd,torus,gossip"
+_WORKERS = 4
+
+TaskArgument = Annotated[
+    str | None,
+    typer.Argument(help="A task (`fast tasks` lists them), file.py:Name, or file.py with one task in it."),
+]
+StrategiesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--strategies",
+        "-s",
+        help="Names or calls, separated by commas; also file.py:Name(...).",
+        show_default=DEFAULT_STRATEGIES,
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", "-w", help="How many workers (servers not counted).", show_default="4"),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(help="The score to reach, above 0 and at most 1.", show_default="the task's"),
+]
+EpochsOption = Annotated[
+    float | None,
+    typer.Option(help="The budget: passes over the data, all workers together.", show_default="the task's"),
+]
+SecondsOption = Annotated[float | None, typer.Option(help="The budget as time, instead of epochs.")]
+SeedOption = Annotated[int | None, typer.Option(help="One run with this seed, instead of --seeds.")]
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(help="How many seeds (3 is 0,1,2), or a list of them, such as 5,7."),
+]
+TuneOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Trials for each strategy, over learning rates and its own knobs, judged on validation data. "
+        "0: everybody keeps the task's own rate.",
+    ),
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="iid; dirichlet(0.3): unequal classes per worker; sizes(0.5): unequal amounts.",
+        show_default="iid",
+    ),
+]
+TicksOption = Annotated[
+    int | None, typer.Option(help="How often in a run the weights are copied.", show_default="50")
+]
+NameOption = Annotated[
+    str | None, typer.Option(help="Of the folder for the results.", show_default="task and time")
+]
+RunsOption = Annotated[str, typer.Option("--runs", help="Where the folders of results are.")]
+AgainOption = Annotated[
+    str | None, typer.Option(help="Run the comparison of this run.json again, as it was.")
+]
+ResumeOption = Annotated[
+    str | None, typer.Option(help="Go on with the comparison in this folder where it stopped.")
+]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", help="Write run.json to this file too; - is stdout.")
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user typed; None for what was left out."""
+
+    task: str | None = None
+    strategies: str | None = None
+    workers: int | None = None
+    target: float | None = None
+    epochs: float | None = None
+    seconds: float | None = None
+    seed: int | None = None
+    seeds: str | None = None
+    tune: int | None = None
+    split: str | None = None
+    ticks: int | None = None
+    pace_s: float | None = None
+    deadline_s: float | None = None
+
+    def plan(self, world: Real | Simulated, *, seeds: int, tune: int) -> Plan:
+        """With defaults for what was left out; `seeds` and `tune` are those of the command."""
+        if self.task is None:
+            raise UsageError("which task? `fast tasks` lists them: for example `fast compare digits`")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"--workers {self.workers}: a run needs at least 1 worker")
+        if self.tune is None and tune and load_task(self.task).validation() is None:
+            tune = 0
+        options: dict[str, Any] = {
+            "ticks": self.ticks,
+            "split": self.split,
+            "deadline_s": self.deadline_s,
+        }
+        return Plan.of(
+            self.task,
+            self.strategies or DEFAULT_STRATEGIES,
+            _WORKERS if self.workers is None else self.workers,
+            target=self.target,
+            epochs=self.epochs,
+            seconds=self.seconds,
+            seeds=self._seeds(seeds),
+            tune=tune if self.tune is None else self.tune,
+            pace_s=self.pace_s,
+            world=world,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+
+    def _seeds(self, default: int) -> list[int]:
+        if self.seed is not None and self.seeds is not None:
+            raise UsageError("--seed names one seed and --seeds several; give one of them")
+        if self.seed is not None:
+            return [self.seed]
+        return list(range(default)) if self.seeds is None else parse_seeds(self.seeds)
+
+    def check_nothing_else(self, option: str) -> None:
+        """What is run again is run as it was."""
+        given = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+        if given:
+            said = given[0].removesuffix("_s")
+            what = "a task" if said == "task" else f"--{said}"
+            raise UsageError(f"{option} takes all settings from the old comparison; leave out {what}")
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`3` is 0, 1, 2; `5,7` is a list, and so is `5,`."""
+    try:
+        if "," in text:
+            return [int(each) for each in text.split(",") if each.strip()]
+        count = int(text)
+    except ValueError:
+        raise UsageError(
+            f"--seeds {text}: give how many, such as 3, or a list of numbers such as 5,7,9"
+        ) from None
+    if count < 1:
+        raise UsageError(f"--seeds {text}: a comparison needs at least 1 seed")
+    return list(range(count))
+
+
+def plan_again(asked: Asked, path: str, option: str) -> Plan:
+    """The plan of an old comparison."""
+    asked.check_nothing_else(option)
+    return Plan.again(settings_of(Path(path)))

@@ -1,0 +1,147 @@
+"""The folder of a comparison: what was measured is written down as it happens.
+
+Every line of metrics.jsonl is complete as soon as it is written, so a comparison that is killed
+loses nothing that it has measured, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from fast.errors import FastError, UsageError
+from fast.lab.results import finite
+from fast.lab.tracing import append_events
+
+METRICS, RUN, TRACE = "metrics.jsonl", "run.json", "trace.json"
+
+
+class Journal:
+    """Remembers what was finished, and forgets it with the process."""
+
+    def __init__(self) -> None:
+        self.finished: dict[str, dict[str, Any]] = {}
+
+    def note(self, kind: str, **values: Any) -> None:
+        """Something that was measured on the way."""
+
+    def finish(self, kind: str, key: str, values: Mapping[str, Any]) -> None:
+        """A trial or a run came to its end; `finished[key]` has it from now on."""
+        self.finished[key] = dict(values)
+
+    def trace(self, events: Iterable[dict[str, Any]]) -> None:
+        """Events for the trace file."""
+
+    def update(self, data: Mapping[str, Any]) -> None:
+        """The comparison as it stands."""
+
+
+class Folder(Journal):
+    """A journal in files: `runs/<name>/`."""
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        super().__init__()
+        self.path = path
+        with _writing(path):
+            self._lines = _opened(path / METRICS, resume)
+        if resume:
+            self._take_up()
+
+    @staticmethod
+    def create(path: Path) -> Folder:
+        """A new one; an old one of the same name is not touched."""
+        if path.exists():
+            raise UsageError(
+                f"{path} is there already. Go on with it by --resume {path}, or choose another --name."
+            )
+        with _writing(path):
+            path.mkdir(parents=True)
+        return Folder(path)
+
+    @staticmethod
+    def resume(path: Path) -> Folder:
+        if not (path / METRICS).is_file():
+            raise UsageError(f"{path} has no {METRICS}, so there is no comparison to go on with")
+        return Folder(path, resume=True)
+
+    def note(self, kind: str, **values: Any) -> None:
+        self._write({"kind": kind, **values})
+
+    def finish(self, kind: str, key: str, values: Mapping[str, Any]) -> None:
+        self._write({"kind": kind, "key": key, "values": values})
+        super().finish(kind, key, values)
+
+    def trace(self, events: Iterable[dict[str, Any]]) -> None:
+        with _writing(self.path / TRACE):
+            append_events(self.path / TRACE, events)
+
+    def update(self, data: Mapping[str, Any]) -> None:
+        write_atomically(self.path / RUN, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._lines.close()
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with _writing(self.path / METRICS):
+            self._lines.write(msgspec.json.encode(finite(line)) + b"\n")
+            self._lines.flush()
+
+    def _take_up(self) -> None:
+        """What the lines say. A last line without an end was being written when the process died."""
+        self._lines.seek(0)
+        kept = 0
+        for line in self._lines.read().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            entry = msgspec.json.decode(line)
+            kept += len(line)
+            if "key" in entry:
+                self.finished[entry["key"]] = entry["values"]
+        self._lines.truncate(kept)
+        self._lines.seek(0, os.SEEK_END)
+
+
+def _opened(path: Path, resume: bool) -> IO[bytes]:
+    """Open for appending, and nobody else's: two processes would mix their lines."""
+    file = path.open("r+b" if resume else "w+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UsageError(
+            f"{path.parent} is being written by another process. Wait for it, or choose another --name."
+        ) from None
+    return file
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Either the whole new file is there afterwards or the old one still is."""
+    beside = path.with_name(f".{path.name}.new")
+    with _writing(path):
+        beside.write_bytes(data)
+        os.replace(beside, path)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        folder = path if path.is_dir() else path.parent
+        raise FastError(
+            f"{path} can't be written: {error.strerror}. What was measured before is in {folder}; "
+            f"mend it and go on with: fast compare --resume {folder}"
+        ) from error

@@ -1,0 +1,68 @@
+"""Canonical calls as text: shown shorter, or with another value for one argument."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+
+from fast.core import Strategy
+from fast.strategies.catalogue import canonical_call, catalogue
+
+
+def short_call(call: str) -> str:
+    """A preset's call without the arguments that have their default value.
+
+    >>> short_call("local_sgd(tau=10)"), short_call("local_sgd(tau=3)")
+    ('local_sgd', 'local_sgd(tau=3)')
+    """
+    name = call.partition("(")[0]
+    preset = catalogue().get(name)
+    if preset is None:
+        return call
+    defaults = arguments_of(preset().call)
+    differing = [f"{key}={value}" for key, value in arguments_of(call).items() if defaults.get(key) != value]
+    return f"{name}({', '.join(differing)})" if differing else name
+
+
+def arguments_of(call: str) -> dict[str, str]:
+    """The arguments of a canonical call, each as text.
+
+    >>> arguments_of("torus(send='own', topology=torus(rows=None))")
+    {'send': "'own'", 'topology': 'torus(rows=None)'}
+    """
+    _, bracket, rest = call.partition("(")
+    tree = ast.parse(f"_({rest}", mode="eval").body if bracket else None
+    if not isinstance(tree, ast.Call):
+        return {}
+    return {each.arg: ast.unparse(each.value) for each in tree.keywords if each.arg}
+
+
+def with_argument(call: str, name: str, value: object) -> str:
+    """The same call with another value for one of its arguments.
+
+    >>> with_argument("local_sgd(tau=10)", "tau", 4)
+    'local_sgd(tau=4)'
+    """
+    called = call.partition("(")[0]
+    arguments = {**arguments_of(call), name: repr(value)}
+    return f"{called}({', '.join(f'{key}={text}' for key, text in arguments.items())})"
+
+
+def open_knobs(strategy: Strategy) -> Mapping[str, tuple[object, ...]]:
+    """Knobs that nobody has turned: those whose argument still has its default value."""
+    given, defaults = arguments_of(strategy.call), _defaults(strategy)
+    return {
+        name: values
+        for name, values in strategy.knobs.items()
+        if name in given and given[name] == defaults.get(name)
+    }
+
+
+def _defaults(strategy: Strategy) -> dict[str, str]:
+    preset = catalogue().get(strategy.call.partition("(")[0])
+    signature = inspect.signature(type(strategy)) if preset is None else preset.signature
+    known = {
+        name: each.default for name, each in signature.parameters.items() if each.default is not each.empty
+    }
+    return arguments_of(canonical_call("_", known))
