@@ -37,7 +37,7 @@ def result(**figures: Any) -> Result:
     fields = {
         "strategy": "allreduce()", "label": "allreduce", "seed": 0, "reached_target": True, "time_to_target_s": 1234.5,
         "final_score": 0.94321, "steps": 123456.5, "samples": 10, "bytes_sent_per_worker": 987_654_321_000,
-        "mean_staleness": 123.456, "max_staleness": 12345, "consensus_distance": 12.3456, "wait_fraction": 0.734,
+        "mean_staleness": 123.456, "max_staleness": 12345, "consensus_distance": 12.3456, "compute_fraction": 0.734,
         **figures,
     }  # fmt: skip
     return Result(**{"asked": fields["strategy"], **fields})

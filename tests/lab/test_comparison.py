@@ -18,7 +18,8 @@ KEYS = {
     "strategy", "asked", "label", "seed", "rate", "reached_target", "time_to_target_s", "samples_to_target",
     "epochs_to_target", "bytes_to_target", "final_score", "replica_scores", "steps", "samples", "bytes_sent_per_worker",
     "bytes_sent", "samples_per_s", "scaling_efficiency", "duration_s", "mean_staleness", "max_staleness", "staleness",
-    "consensus_distance", "wait_fraction", "diverged", "pace_exceeded", "curve", "participants", "graph", "timeline",
+    "consensus_distance", "wait_fraction", "compute_fraction", "diverged", "pace_exceeded",
+    "curve", "participants", "graph", "timeline",
 }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_a_trial_is_judged_like_a_run_on_the_data_it_is_given() -> None:
 
 def test_figures_of_the_workers_are_averaged_and_staleness_is_pooled() -> None:
     workers = [
-        report(steps=10, samples=100, bytes_sent=40, waited_ns=25, staleness={0: 1, 2: 1}),
+        report(steps=10, samples=100, bytes_sent=40, waited_ns=25, computed_ns=60, staleness={0: 1, 2: 1}),
         report("worker 1", steps=13, samples=130, bytes_sent=20, ended_ns=200, waited_ns=0),
     ]
     server = report("server 0", bytes_sent=500, staleness={3: 2})
@@ -92,6 +92,7 @@ def test_figures_of_the_workers_are_averaged_and_staleness_is_pooled() -> None:
     assert (result.steps, result.samples, result.bytes_sent_per_worker) == (11.5, 230, 30)
     assert result.bytes_sent == 560
     assert result.wait_fraction == pytest.approx((25 / 100 + 0 / 200) / 2)
+    assert result.compute_fraction == pytest.approx((60 / 100 + 0 / 200) / 2)
     assert result.mean_staleness == pytest.approx((0 + 2 + 3 + 3) / 4) and result.max_staleness == 3
     assert result.staleness == {"0": 1, "2": 1, "3": 2}
     assert result.duration_s == 200e-9

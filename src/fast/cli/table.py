@@ -17,7 +17,14 @@ from fast.lab.results import summary_of
 
 _WIDTH = 100
 """Of a table that goes into a file or a pipe."""
-_HEADS = ("time to\ntarget", "final\nscore", "sent per\nworker", "staleness\nmean/max", "distance", "waiting")
+_HEADS = (
+    "time to\ntarget",
+    "final\nscore",
+    "sent per\nworker",
+    "staleness\nmean/max",
+    "distance",
+    "computing",
+)
 Entry = Mapping[str, Any]
 
 
@@ -70,7 +77,7 @@ def _cells(entry: Entry, *, tuned: bool, several: bool) -> list[str]:
         decimal(round(_mean(entry, "bytes_sent_per_worker") or 0)),
         _staleness(entry),
         _number(entry, "consensus_distance", ".4f"),
-        _number(entry, "wait_fraction", ".0%"),
+        _number(entry, "compute_fraction", ".0%"),
     ]
 
 

@@ -109,6 +109,7 @@ def judge_run(question: Question, setting: Setting, asked: str, label: str, seed
         staleness={str(late): count for late, count in sorted(stale.staleness.items())},
         consensus_distance=run.consensus_distance,
         wait_fraction=sum(report.waiting_share for report in run.workers) / workers,
+        compute_fraction=sum(report.computing_share for report in run.workers) / workers,
         diverged=final is None or None in scores,
         pace_exceeded=_pace_exceeded(run.workers) if question.paced else None,
         curve=_curve(run.ticks, scores, replicas, question.budget),

@@ -65,6 +65,10 @@ class Report(msgspec.Struct):
     def waiting_share(self) -> float:
         return self.waited_ns / max(1, self.ended_ns - self.started_ns)
 
+    @property
+    def computing_share(self) -> float:
+        return self.computed_ns / max(1, self.ended_ns - self.started_ns)
+
 
 @dataclass(frozen=True)
 class Tick:

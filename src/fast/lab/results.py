@@ -17,7 +17,7 @@ Curve = dict[str, list[int | float | None]]
 _SUMMARISED = (
     "time_to_target_s", "samples_to_target", "epochs_to_target", "bytes_to_target", "final_score", "samples_per_s",
     "scaling_efficiency", "bytes_sent_per_worker", "mean_staleness", "max_staleness", "consensus_distance",
-    "wait_fraction", "steps",
+    "wait_fraction", "compute_fraction", "steps",
 )  # fmt: skip
 
 
@@ -29,7 +29,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     what servers sent, `bytes_sent` does. Staleness is measured where updates are included: at the
     server, if there is one. `consensus_distance` is sqrt(mean_i |w_i - m|^2) / |m| of the replicas'
     final weights before they are consolidated. `wait_fraction` is the share of its time that a
-    worker waited. `scaling_efficiency` is the throughput over that of as many workers alone.
+    worker waited for others, `compute_fraction` the share that it computed. `scaling_efficiency` is
+    the throughput over that of as many workers alone.
     """
 
     strategy: str
@@ -58,6 +59,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     staleness: dict[str, int] = {}
     consensus_distance: float | None = None
     wait_fraction: float | None = None
+    compute_fraction: float | None = None
     diverged: bool = False
     """Whether weights stopped being numbers, in a copy or at the end."""
     pace_exceeded: float | None = None

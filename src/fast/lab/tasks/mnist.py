@@ -100,13 +100,14 @@ class MnistMlp(Mnist):
 
 @final
 class MnistWide(Mnist):
-    """784-1024-1024-10, 7.5 MB of weights: here the traffic counts."""
+    """784-1024-1024-10, 7.5 MB of weights: here the traffic counts. The target takes 1.4 to 1.7 epochs, with
+    a rate of 0.2 2.2; 0.5 is no faster, 0.8 diverges."""
 
     name = "mnist-wide"
     about = "MNIST, MLP 784-1024-1024-10: more weights to send"
-    target = 0.975
-    epochs: ClassVar[float] = 10.0
-    rate: ClassVar[float] = 0.1
+    target = 0.97
+    epochs: ClassVar[float] = 8.0
+    rate: ClassVar[float] = 0.3
 
     def model(self) -> nn.Module:
         return mlp(784, 1024, 1024, 10)
