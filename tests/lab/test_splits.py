@@ -155,6 +155,8 @@ def test_the_proportions_are_those_of_a_dirichlet_distribution() -> None:
 def test_who_has_nothing_is_named() -> None:
     with pytest.raises(UsageError, match=r"sizes\(50\) leaves workers? .* of 12 without .* fewer workers"):
         parse_split("sizes(50)").assign(Labelled(None, 5), 12, 0)
+    with pytest.raises(UsageError, match="leaves workers 0, 1 of 2 without"):
+        parse_split("dirichlet(1)").assign(Labelled([]), 2, 0)
     with pytest.raises(UsageError, match="Try a larger number"):
         parse_split("dirichlet(0.001)").assign(Labelled([0] * 50), 4, 0)
 

@@ -34,7 +34,7 @@ Assignment = list[list[int]]
 
 
 class Split(ABC):
-    """How training samples are divided. `str` gives back the text that it was parsed from."""
+    """How training samples are divided. `str` gives the text that reads back as the same split."""
 
     @abstractmethod
     def assign(self, task: Task, workers: int, seed: int) -> Assignment | None:
@@ -64,7 +64,7 @@ class _Drawn(Split):
 
     def assign(self, task: Task, workers: int, seed: int) -> Assignment:
         generator = np.random.default_rng(stream_seed(seed, "split", self.name))
-        mine: list[list[NDArray[np.int64]]] = [[] for _ in range(workers)]
+        mine = [[np.empty(0, np.int64)] for _ in range(workers)]
         for group in self._groups(task):
             for worker, piece in enumerate(_cut(group, workers, self.alpha, generator)):
                 mine[worker].append(piece)
