@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fast.core import Strategy
@@ -46,14 +47,21 @@ def _refusing(text: str) -> Iterator[None]:
 
 def load_name(path: str, name: str) -> Any:
     """The object called `name` in a Python file."""
+    main = _running(path)
+    if main is not None and hasattr(main, name):
+        return getattr(main, name)
+    module = load_module(path, name)
+    if not hasattr(module, name):
+        known = [key for key in classes_of(module) if key[0] != "_"]
+        raise UsageError(f"{path} has no {name}. It defines: {', '.join(known) or 'no classes'}.")
+    return getattr(module, name)
+
+
+def load_module(path: str, wanted: str) -> ModuleType:
+    """A Python file as a module, from which `wanted` should come."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UsageError(f"there is no file {path}, from which {name} should be loaded")
-    loaded = sys.modules.get("__main__")
-    if loaded is not None and Path(getattr(loaded, "__file__", "") or "/").resolve() == file.resolve():
-        found = getattr(loaded, name, None)
-        if found is not None:
-            return found
+        raise UsageError(f"there is no file {path}, from which {wanted} should be loaded")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -63,8 +71,17 @@ def load_name(path: str, name: str) -> Any:
     except Exception as error:
         where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
         raise UsageError(f"{path} can't be loaded: {type(error).__name__}: {error}{where}") from error
-    if not hasattr(module, name):
-        own = {key: value for key, value in vars(module).items() if isinstance(value, type)}
-        known = [key for key, value in own.items() if value.__module__ == module.__name__ and key[0] != "_"]
-        raise UsageError(f"{path} has no {name}. It defines: {', '.join(known) or 'no classes'}.")
-    return getattr(module, name)
+    return module
+
+
+def classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a module defines itself."""
+    own = {key: value for key, value in vars(module).items() if isinstance(value, type)}
+    return {key: value for key, value in own.items() if value.__module__ == module.__name__}
+
+
+def _running(path: str) -> ModuleType | None:
+    """The script that runs here, if this is its file: then its objects are the ones that are meant."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    return main if file and Path(file).resolve() == Path(path).expanduser().resolve() else None

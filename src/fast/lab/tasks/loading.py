@@ -15,7 +15,7 @@ from fast.lab.tasks.digits import Digits
 from fast.lab.tasks.kjv import Kjv
 from fast.lab.tasks.mnist import MnistCnn, MnistMlp, MnistSmall, MnistWide
 from fast.lab.tasks.quadratic import Quadratic
-from fast.loop.loading import load_name
+from fast.loop.loading import classes_of, load_module, load_name
 
 _BUILT_IN = (Digits, Quadratic, MnistSmall, MnistMlp, MnistCnn, MnistWide, Kjv)
 
@@ -59,7 +59,7 @@ def _named(path: str, name: str) -> Task:
 
 def _only(path: str) -> Task:
     """The one task that a file defines. Unfinished ones count only if there is no other."""
-    own = _own_names(path)
+    own = {name: found for name, found in classes_of(load_module(path, "a task")).items() if name[0] != "_"}
     tasks = {name: found for name, found in own.items() if issubclass(found, Task)}
     finished = [name for name, found in tasks.items() if not inspect.isabstract(found)]
     candidates = finished or list(tasks)
@@ -71,16 +71,6 @@ def _only(path: str) -> Task:
             f"{path} has {len(candidates)} tasks: {', '.join(candidates)}. Name one: {path}:{candidates[0]}"
         )
     return _made(f"{path}:{candidates[0]}", tasks[candidates[0]])
-
-
-def _own_names(path: str) -> dict[str, type]:
-    """The classes that a file defines itself. Its namespace is an attribute of the module like others."""
-    names: dict[str, Any] = load_name(path, "__dict__")
-    return {
-        name: found
-        for name, found in names.items()
-        if isinstance(found, type) and found.__module__ == names["__name__"] and not name.startswith("_")
-    }
 
 
 def _made(text: str, found: Any) -> Task:
