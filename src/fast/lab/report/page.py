@@ -1,0 +1,139 @@
+"""The page: everything that was read and drawn, put into the template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from fast.lab.report.activity import shares_of_workers
+from fast.lab.report.cautions import cautions
+from fast.lab.report.look import KINDS, css_variables
+from fast.lab.report.pictures import Picture, Pictures, always_equal
+from fast.lab.report.reading import Reading
+from fast.lab.report.summary import COLUMNS
+from fast.lab.report.swatch import swatch
+from fast.lab.report.words import BYTES, COUNT, MEMORY, SCORE, SECONDS, SHARE, exact, plural
+from fast.lab.verdict import verdict
+
+TEMPLATES = ("page.html", "parts.html")
+FEW_TRIALS = 40
+"""Up to here all trials are open to begin with."""
+
+
+def render_page(reading: Reading, pictures: Pictures) -> str:
+    environment = Environment(
+        loader=DictLoader({name: _text(name) for name in TEMPLATES}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(swatch=swatch, plural=plural, exact=exact)
+    environment.filters.update(
+        seconds=SECONDS.write, size=BYTES.write, count=COUNT.write, memory=MEMORY.write, score=SCORE.write
+    )
+    return environment.get_template("page.html").render(**_context(reading, pictures))
+
+
+def _text(name: str) -> str:
+    return (files("fast.lab.report") / name).read_text(encoding="utf-8")
+
+
+def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
+    data = reading.data
+    return {
+        "style": Markup(":root {\n" + css_variables() + "\n}\n" + _text("page.css")),
+        "script": Markup(_text("page.js")),
+        "values": _values(reading, pictures),
+        "reading": reading,
+        "data": data,
+        "title": title_of(reading),
+        "facts": facts_of(reading),
+        "verdict": data.get("verdict") or verdict(data),
+        "cautions": cautions(reading),
+        "columns": COLUMNS,
+        "kinds": KINDS,
+        "shares": {entry.key: _shares(entry.runs) for entry in reading.entries},
+        "pictures": pictures,
+        "axes": [picture.axis for picture in pictures.scores if not picture.near],
+        "equal": always_equal(reading.trained),
+        "tuning": data.get("tuning") or [],
+        "open_trials": sum(len(each.get("trials") or []) for each in data.get("tuning") or []) <= FEW_TRIALS,
+        "settings": settings_of(reading),
+        "machine": machine_of(reading),
+    }
+
+
+def title_of(reading: Reading) -> str:
+    world = "simulated " if reading.simulated else ""
+    workers = f"{reading.data['workers']} {world}worker{'s' if reading.data['workers'] != 1 else ''}"
+    return f"{reading.data['task']}: {plural(len(reading.entries), 'strategy')} on {workers}"
+
+
+def facts_of(reading: Reading) -> list[tuple[str, str]]:
+    """The line under the title."""
+    world = "simulated" if reading.simulated else "real processes on one machine"
+    facts = [("target", f"{reading.data['target']:g}"), ("world", world), ("seeds", str(reading.seeds))]
+    settings = reading.settings
+    if settings.get("epochs") is not None:
+        facts.append(("budget", f"{settings['epochs']:g} epochs"))
+    if settings.get("seconds") is not None:
+        facts.append(("budget", SECONDS.write(settings["seconds"])))
+    if reading.facts.get("parameters") is not None:
+        facts.append(("model", f"{exact(reading.facts['parameters'])} parameters"))
+    started = (reading.data.get("timestamps") or {}).get("started")
+    return [*facts, ("started", str(started)[:16].replace("T", " "))] if started else facts
+
+
+def _shares(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
+    return [(kind, part, SHARE.write(part)) for kind, part in shares_of_workers(runs).items() if part > 0]
+
+
+def _values(reading: Reading, pictures: Pictures) -> dict[str, Any]:
+    """What the page's script needs to show values."""
+    lines = [*pictures.scores, *([pictures.distance] if pictures.distance else [])]
+    return {
+        "labels": {entry.key: entry.label for entry in reading.entries},
+        "charts": {picture.name: {**(picture.values or {}), **_unit(picture)} for picture in lines},
+    }
+
+
+def _unit(picture: Picture) -> dict[str, Any]:
+    assert picture.axis is not None and picture.values is not None
+    one, unit = picture.axis.measure.unit(picture.values["x"][1])
+    return {"one": one, "unit": unit or picture.axis.name}
+
+
+def settings_of(reading: Reading) -> list[tuple[str, str]]:
+    """Every setting, nested ones with their path."""
+    return [(name, _written(value)) for name, value in _flat(reading.settings) if value is not None]
+
+
+def machine_of(reading: Reading) -> list[tuple[str, str]]:
+    machine = dict(reading.data.get("machine") or {})
+    if machine.get("memory_bytes") is not None:
+        machine["memory"] = MEMORY.write(machine.pop("memory_bytes"))
+    known = [(name, _written(value)) for name, value in machine.items() if value is not None]
+    versions = [(name, _written(value)) for name, value in (reading.data.get("versions") or {}).items()]
+    return [*known, *versions, ("commit", str(reading.data.get("commit") or "unknown"))]
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        found += _flat(value, f"{path}{name}.") if inner else [(f"{path}{name}", value)]
+    return found
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_written, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)

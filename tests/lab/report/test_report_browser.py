@@ -1,0 +1,249 @@
+"""The page in a real browser: what can be seen, clicked, read and printed, and that it stays at home."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from made import SHAPES, TYPICAL, run_json
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+Written = Callable[[str], Path]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Chromium and chromedriver")
+
+
+class Browser:
+    """A page that is open, and what was asked from the network and said on the console for it."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, folder: Path, width: int = 1280, scheme: str = "light") -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.media(scheme=scheme)
+        self.driver.get_log("performance"), self.driver.get_log("browser")
+        self.driver.get((folder / "report.html").as_uri())
+
+    def media(self, kind: str = "", scheme: str = "light") -> None:
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": kind, "features": [feature]})
+
+    def requests(self) -> list[str]:
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+        return [each["request"]["url"] for each in sent]
+
+    def console(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def every(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def seen(self, selector: str) -> list[WebElement]:
+        return [each for each in self.every(selector) if each.is_displayed()]
+
+    def click(self, selector: str) -> None:
+        self.driver.execute_script("arguments[0].click()", self.find(selector))
+
+    def style(self, selector: str, name: str) -> str:
+        return self.find(selector).value_of_css_property(name)
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for each in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(each)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def typical(driver: webdriver.Chrome, written: Written) -> Browser:
+    browser = Browser(driver)
+    browser.open(written("typical"))
+    return browser
+
+
+@pytest.mark.parametrize("shape", ["typical", "troubled", "all_failed", "alone", "one_tick"])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_it_renders_quietly_and_asks_nobody(
+    shape: str, width: int, driver: webdriver.Chrome, written: Written
+) -> None:
+    browser = Browser(driver)
+    browser.open(written(shape), width)
+    assert browser.find("h1").is_displayed() and browser.find("#verdict").text
+    assert browser.console() == []
+    asked = browser.requests()
+    assert asked, "the page itself must be among the requests, or none were heard"
+    assert all(url.startswith(("file://", "data:")) for url in asked)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    for figure in browser.seen("figure svg[role=img]"):
+        assert figure.size["width"] > 100 and figure.size["height"] > 20
+
+
+def shown_chart(browser: Browser) -> str:
+    (figure,) = browser.seen("figure[data-x]")
+    return str(figure.get_attribute("id"))
+
+
+def test_the_axes_can_be_changed(typical: Browser) -> None:
+    assert shown_chart(typical) == "score-time"
+    for axis in ("epochs", "samples", "bytes"):
+        typical.click(f'input[name="x"][value="{axis}"]')
+        assert shown_chart(typical) == f"score-{axis}"
+    typical.click('input[name="y"][value="near"]')
+    assert shown_chart(typical) == "score-bytes-near"
+
+
+def test_a_click_in_the_legend_hides_a_strategy_everywhere(typical: Browser) -> None:
+    toggle, own = '[data-toggles="s5"]', '.figures [data-series="s5"]'
+    assert typical.find(toggle).text == "gossip"
+    before = len(typical.seen(own))
+    assert before >= 2 + 5, "a line and a band, and five small figures"
+    others = len(typical.seen('.figures [data-series="s1"]'))
+    typical.click(toggle)
+    assert typical.seen(own) == []
+    assert len(typical.seen('.figures [data-series="s1"]')) == others
+    assert typical.find(toggle).get_attribute("aria-pressed") == "false"
+    typical.click('input[name="x"][value="samples"]')
+    assert typical.seen(own) == [], "it is hidden in figures that come later too"
+    typical.click('input[name="x"][value="time"]')
+    typical.click(toggle)
+    assert len(typical.seen(own)) == before
+    typical.click("#show-none")
+    assert typical.seen(".figures [data-series]") == []
+    typical.click("#show-all")
+    assert len(typical.seen(own)) == before
+
+
+def test_a_legend_entry_makes_its_line_stand_out(typical: Browser) -> None:
+    typical.run("document.querySelector('[data-toggles=\"s1\"]').focus()")
+    typical.run("document.getAnimations().forEach(each => each.finish())")
+    assert typical.style('#score-time [data-series="s1"]', "opacity") == "1"
+    assert float(typical.style('#score-time [data-series="s2"]', "opacity")) < 0.5
+
+
+def column(browser: Browser, number: int) -> list[str]:
+    return [cell.text.split("\n")[0] for cell in browser.every(f"#summary tbody tr > :nth-child({number})")]
+
+
+def test_the_table_is_sorted_by_its_heads(typical: Browser) -> None:
+    def times() -> list[float]:
+        return [float(text.split("\u202f")[0]) for text in column(typical, 2)]
+
+    head = "#summary thead th:nth-child({})"
+    slow_last = column(typical, 1)
+    assert typical.find(head.format(2)).get_attribute("aria-sort") == "ascending"
+    typical.click(head.format(2) + " button")
+    assert typical.find(head.format(2)).get_attribute("aria-sort") == "descending"
+    assert times() == sorted(times(), reverse=True)
+    assert column(typical, 1) != slow_last
+    typical.click(head.format(4) + " button")
+    scores = [float(text) for text in column(typical, 4)]
+    assert scores == sorted(scores, reverse=True), "of scores the highest is the best"
+    assert typical.find(head.format(2)).get_attribute("aria-sort") == "none"
+    typical.click(head.format(1) + " button")
+    assert column(typical, 1) == sorted(made.name for made in TYPICAL)
+
+
+def test_rows_without_a_number_stay_at_the_end(driver: webdriver.Chrome, written: Written) -> None:
+    browser = Browser(driver)
+    browser.open(written("troubled"))
+    for _ in range(2):
+        browser.click("#summary thead th:nth-child(2) button")
+        assert set(column(browser, 2)[3:]) == {"not reached", "failed"}
+
+
+def test_dark_and_light(typical: Browser, written: Written) -> None:
+    def colours() -> tuple[str, ...]:
+        stroke = typical.style('#score-time [data-series="s0"] path[style*="stroke: var"]', "stroke")
+        text = typical.style("#score-time svg text", "fill")
+        return typical.style("body", "background-color"), typical.style("body", "color"), stroke, text
+
+    light = colours()
+    typical.click("#theme")
+    dark = colours()
+    assert all(before != after for before, after in zip(light, dark, strict=True))
+    assert typical.find("#theme").text == "Light"
+    typical.driver.refresh()
+    assert colours() == light, "the choice is remembered in the page only"
+    typical.open(written("typical"), scheme="dark")
+    assert colours() == dark, "and the system's own choice counts first"
+    typical.click("#theme")
+    assert colours() == light
+
+
+def test_values_can_be_read_with_the_keyboard(typical: Browser) -> None:
+    """The last tick of the run that lasted longest: all-reduce alone is there, with its mean final score."""
+    runs = [row for row in run_json(SHAPES["typical"]())["results"] if row["label"] == "allreduce"]
+    plot = typical.find("#score-time .plot")
+    plot.send_keys(Keys.ARROW_LEFT)
+    (tip,) = typical.seen(".tip")
+    end = max(row["curve"]["at_s"][-1] for row in runs)
+    scores = [row["curve"]["score"][-1] for row in runs]
+    lines = tip.text.split("\n")
+    assert lines[0] == f"{end:.3g} s"
+    values = " ".join(lines[1:]).replace("–", " ").split()
+    assert values == ["allreduce", *(f"{each:.3f}" for each in (fmean(scores), min(scores), max(scores)))]
+    assert (
+        typical.find("#spoken").get_attribute("textContent") == f"{end:.3g} s: allreduce {fmean(scores):.3f}"
+    )
+    plot.send_keys(Keys.ESCAPE)
+    assert typical.seen(".tip") == []
+
+
+def test_values_can_be_pointed_at_and_hidden_ones_are_left_out(typical: Browser) -> None:
+    typical.click('[data-toggles="s5"]')
+    typical.run("document.getElementById('score-time').scrollIntoView({block: 'center'})")
+    box = typical.run("return document.querySelector('#score-time svg').getBoundingClientRect().toJSON()")
+    place = {"x": box["x"] + box["width"] * 0.3, "y": box["y"] + box["height"] * 0.5}
+    typical.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    (tip,) = typical.seen(".tip")
+    assert all(made.name in tip.text for made in TYPICAL[:5]) and "gossip" not in tip.text
+    assert len(typical.seen("#score-time .dot")) == 5
+    typical.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 2, "y": 2})
+    assert typical.seen(".tip") == []
+
+
+def test_texts_of_others_dont_run(driver: webdriver.Chrome, written: Written) -> None:
+    browser = Browser(driver)
+    browser.open(written("troubled"))
+    assert "<script>alert('x')</script> & co" in column(browser, 1)[-1]
+    assert browser.run("return document.scripts.length") == 2
+
+
+def test_it_prints(typical: Browser) -> None:
+    """Light though the page is dark, without controls, with nothing folded away or cut."""
+    typical.click("#theme")
+    typical.media("print")
+    assert typical.style("html", "color-scheme") == "light"
+    assert typical.seen(".choices, #theme, #show-all") == []
+    width = typical.run("return document.querySelector('#score-time .scroll').clientWidth")
+    assert typical.find("#score-time svg").size["width"] <= width
+    typical.media()
+    printed = typical.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    pdf = base64.b64decode(printed["data"])
+    assert pdf.startswith(b"%PDF") and 4 <= pdf.count(b"/Type /Page\n") <= 14
