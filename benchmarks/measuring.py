@@ -1,7 +1,7 @@
 """What measuring costs: a step that the lab observes, against the same step unobserved.
 
-Measured, a step is reported to a meter and a recorder, and every eighth one the weights are copied,
-as in a comparison of 400 steps with 50 ticks. Both contestants are the same joined workers: the
+Measured, a step's records are written down, and at every tick the weights are copied and a line is
+added to the metrics, as often as a comparison does it. Both contestants are the same joined workers: the
 observers come and go between the blocks.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -17,73 +18,72 @@ import fast
 import harness
 from fast.engine import LocalEngine, current_seat
 from fast.lab.budget import Budget
-from fast.lab.copying import Copies
+from fast.lab.copying import Copies, Flat, Ticker
 from fast.lab.measures import Report, live_state
-from fast.lab.recording import Recorder
+from fast.lab.notebook import Notebook
 from fast.loop.session import Session, close_sessions
-from fast.trace import Meter
 from harness import Contestant, Row, Times
 from training_step import BATCH, MODELS, batch, fresh, step
 
 WORKERS = 2
 STRATEGIES = ("allreduce", "torus")
 MEASURED, UNMEASURED = "measured", "not measured"
-STEPS, TICKS = 400, 50
+STEPS_PER_TICK = {"1.9 M MLP": 128, "64-64-10 MLP": 16}
+"""As in `fast compare` with two workers and 50 ticks: 137 steps on mnist-wide, 17 on digits."""
 
 
 class Measured:
-    """A step as the lab measures it; one comparison of `STEPS` steps after another."""
+    """A step as the lab measures it."""
 
-    def __init__(self, take_step: Contestant, session: Session) -> None:
+    def __init__(self, take_step: Contestant, session: Session, steps: int, ticks: int, folder: str) -> None:
         assert session.runtime is not None, "with one worker there is nothing to observe"
-        self._step, self._runtime = take_step, session.runtime
+        self._step, self._runtime, self._steps = take_step, session.runtime, 0
         everybodys = BATCH * current_seat().workers
-        self._budget = Budget(STEPS * everybodys, everybodys, everybodys, TICKS)
-        self._report, meter = Report("worker"), Meter()
-        live, tell = live_state(session.model), current_seat().tell
-        self._copies = Copies(live, self._budget, self._report, meter, tell)
-        self._begin()
-
-    def _begin(self) -> None:
-        """A new comparison, in the same memory."""
-        for noted in (self._report.tick_ns, self._report.tick_samples, self._report.tick_bytes):
-            noted.clear()
-        self._steps, self._observers = 0, (Meter(), Recorder("worker"))
-        self._runtime.world.observe(self._observers)
+        self._budget = Budget(steps * everybodys, everybodys, everybodys, ticks)
+        metrics = Path(folder) / f"metrics-{current_seat().id}.jsonl"
+        metrics.touch()
+        notebook, ticker = Notebook("worker"), Ticker(str(metrics), "run", "worker")
+        flat = Flat(session.runtime.replica.weights, session.runtime.replica.layout)
+        live = live_state(session.model)
+        self._copies = Copies(live, self._budget, Report("worker"), notebook, ticker, flat)
+        self._observers = (notebook.collect,)
 
     def __call__(self) -> None:
         if not self._runtime.world.observed:  # the first step after those that weren't measured
             self._runtime.world.observe(self._observers)
         self._step()
         self._steps += 1
-        seen = self._budget.samples_after(self._steps)
-        if self._copies.take(seen, self._runtime.samples, self._steps):
-            self._begin()
+        self._copies.take(self._budget.samples_after(self._steps), self._runtime.samples, self._steps)
 
 
 class Unmeasured:
-    """The same step, reported to nobody."""
+    """The same step, reported to nobody; that the budget isn't used up yet must be known all the same."""
 
-    def __init__(self, take_step: Contestant, session: Session) -> None:
+    def __init__(self, take_step: Contestant, session: Session, steps: int) -> None:
         assert session.runtime is not None, "with one worker there is nothing to observe"
-        self._step, self._world = take_step, session.runtime.world
+        self._step, self._world, self._steps = take_step, session.runtime.world, 0
+        everybodys = BATCH * current_seat().workers
+        self._budget = Budget(steps * everybodys, everybodys, everybodys)
 
     def __call__(self) -> None:
         if self._world.observed:
             self._world.observe(())
         self._step()
+        self._steps += 1
+        self._budget.is_over(self._budget.samples_after(self._steps))
 
 
-def worker(strategy: str, widths: list[int], repetitions: int, rounds: int, folder: str) -> Times:
+def worker(strategy: str, model: str, repetitions: int, rounds: int, folder: str) -> Times:
     """One worker of the contest for one model and strategy."""
-    seat = current_seat()
+    seat, widths = current_seat(), list(MODELS[model])
     x, y = batch(widths, seat.id)
+    steps = repetitions * (rounds + 1) + 1
     with harness.gloo(folder):
         take_step = partial(step, *fast.join(*fresh(widths), strategy), x, y)
         session: Session = seat.sessions[-1]
         contestants = {
-            MEASURED: Measured(take_step, session),
-            UNMEASURED: Unmeasured(take_step, session),
+            MEASURED: Measured(take_step, session, steps, steps // STEPS_PER_TICK[model], folder),
+            UNMEASURED: Unmeasured(take_step, session, steps),
         }
         times = harness.take_turns(contestants, repetitions=repetitions, rounds=rounds, meet=dist.barrier)
         dist.barrier()
@@ -93,15 +93,15 @@ def worker(strategy: str, widths: list[int], repetitions: int, rounds: int, fold
 
 def contest(engine: LocalEngine, strategy: str, model: str, *, repetitions: int) -> tuple[Row, str]:
     """The row, and a remark on what a step costs more and how far the repetitions are apart."""
-    widths = MODELS[model]
+    rounds = max(64, STEPS_PER_TICK[model])  # so that every block has its copies
     times = harness.run(
         engine,
         WORKERS,
         "measuring:worker",
         strategy=strategy,
-        widths=widths,
-        repetitions=repetitions,
-        rounds=16 if max(widths) > 100 else 80,  # whole eights, so that every block has its copies
+        model=model,
+        repetitions=max(3, repetitions * 64 // rounds // (4 if rounds > 64 else 1)),
+        rounds=rounds,
     )
     ours, bare = times[MEASURED], times[UNMEASURED]
     row = harness.compare(f"{model}, {strategy}", ours, bare, UNMEASURED, "us")

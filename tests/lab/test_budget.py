@@ -47,7 +47,10 @@ def test_steps_in_lock_step_are_the_fewest_that_use_up_the_budget(
 @given(samples=st.integers(1, 300), seen=st.integers(0, 400))
 def test_a_tick_has_passed_when_its_share_of_the_samples_has_been_seen(samples: int, seen: int) -> None:
     passed = sum(1 for tick in range(1, 51) if seen * 50 >= tick * samples)
-    assert Budget(samples, 10, 10).ticks_after(seen) == passed
+    budget = Budget(samples, 10, 10)
+    assert budget.ticks_after(seen) == passed
+    assert passed == 50 or budget.samples_at(passed + 1) > seen
+    assert passed == 0 or budget.samples_at(passed) <= seen
 
 
 @given(seconds=st.floats(0.01, 1e5), elapsed_ns=st.integers(0, 10**15))

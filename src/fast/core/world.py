@@ -31,7 +31,7 @@ class Need(Enum):
     """Anybody has a letter waiting, or one of the peers has left (or there is none to wait for)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reduction:
     """What a collective mean gives back."""
 

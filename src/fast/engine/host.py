@@ -202,8 +202,6 @@ class Host:
             match message.pop("event"):
                 case "say":
                     self._control.send({"event": "say", "who": participant.name, "text": message["text"]})
-                case "news":
-                    self._control.send({"event": "news", "who": participant.name, "news": message["news"]})
                 case "start servers" if self._failure is None:
                     self._start_servers(message["count"], message["call"])
                 case "result":

@@ -86,7 +86,6 @@ def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
         connect=lambda: ShmTransport(id, arenas),
         start_servers=start_servers,
         say=lambda line: channel.send({"event": "say", "text": line}),
-        tell=lambda news: channel.send({"event": "news", "news": news}),
         seed=job.seed,
         strategy=job.strategy,
         deadline_s=job.deadline_s,

@@ -30,8 +30,6 @@ class Seat:
     strategy: str | None = None
     """What the command line asks for; overrides what the script says."""
     deadline_s: float = 60.0
-    tell: Callable[[dict[str, Any]], None] = lambda news: None
-    """News for whoever started the run: plain values, passed on as an event of the run."""
     sessions: list[Any] = field(default_factory=list)
     """What has been joined here."""
     epochs: dict[int, tuple[Any, int]] = field(default_factory=dict)

@@ -86,6 +86,10 @@ class Budget:
             return min(self.ticks, int(elapsed_ns * self.ticks // (self.seconds * 1e9)))
         return min(self.ticks, samples * self.ticks // self.samples)
 
+    def samples_at(self, tick: int) -> int:
+        """The fewest samples after which this many ticks have passed."""
+        return -(-tick * self.samples // self.ticks)
+
     def is_over(self, samples: int, elapsed_ns: int = 0) -> bool:
         if self.seconds is not None:
             return elapsed_ns >= self.seconds * 1e9

@@ -20,7 +20,7 @@ from fast.lab.settings import Real, Simulated
 from fast.lab.surroundings import surroundings
 from fast.lab.tracing import trace_events
 from fast.lab.tuning import Setting, Trial, Tuning, next_setting
-from fast.lab.worlds import ALONE_STEPS, Trainer, trainer_of
+from fast.lab.worlds import ALONE_STEPS, Notes, Trainer, trainer_of
 from fast.strategies.calls import open_knobs, short_call
 
 Stage = Literal["alone", "tuning", "run"]
@@ -194,15 +194,13 @@ class _Comparing:
         its own run and no other."""
 
         def listen(message: dict[str, Any]) -> None:
-            if message["event"] == "news":
-                self.journal.note("tick", run=key, who=message["who"], **message["news"])
-            elif "virtual_s" in message:
+            if "virtual_s" in message:
                 self.journal.note("tick", run=key, steps=message["steps"][0], virtual_s=message["virtual_s"])
             self.listener.event(message)
 
         self.listener.begins(stage, name, self.plan.budget.steps)
         try:
-            return self.trainer.train(setting, seed, listen)
+            return self.trainer.train(setting, seed, Notes(listen, key, self.journal.metrics))
         except Exception as error:
             self.listener.event({"event": "failed", "error": error})
             return str(error) if isinstance(error, FastError) else f"{type(error).__name__}: {error}"

@@ -2,73 +2,146 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from fast.errors import FastError
 from fast.lab.budget import Budget
 from fast.lab.measures import Report, State
-from fast.trace import Meter
-
-Tell = Callable[[dict[str, int]], None]
+from fast.lab.notebook import Notebook
+from fast.view import Layout
 
 
 @final
 class Copies:
     """Room for a copy of the model at every tick, made before the clock starts.
 
-    `live` are the model's own tensors. Each copy notes when it was made, and what its owner had
-    seen and sent by then.
+    `live` are the model's own tensors by name; those in `flat` are copied at once, as the flat
+    tensor that they are views of. Each copy notes when it was made, and what its owner had seen
+    by then.
     """
 
-    def __init__(self, live: State, budget: Budget, report: Report, meter: Meter, tell: Tell) -> None:
+    def __init__(
+        self,
+        live: State,
+        budget: Budget,
+        report: Report,
+        notebook: Notebook,
+        ticker: Ticker | None = None,
+        flat: Flat | None = None,
+    ) -> None:
         self.budget, self.report = budget, report
-        self.rows = {
-            name: torch.empty((budget.ticks, *value.shape), dtype=value.dtype, device="cpu").fill_(0)
-            for name, value in live.items()
-        }
-        self._live, self._meter, self._tell = live, meter, tell
+        self._flat = flat if flat is not None and set(flat.names) <= live.keys() else None
+        covered = set(self._flat.names) if self._flat is not None else set()
+        self._live = {name: value for name, value in live.items() if name not in covered}
+        self._rows = {name: _room(budget.ticks, value) for name, value in self._live.items()}
+        self._flat_rows = _room(budget.ticks, self._flat.tensor) if self._flat is not None else None
+        self._notebook, self._ticker = notebook, ticker
+        self._nothing_before = 0 if budget.seconds is not None else budget.samples_at(1)
+
+    @property
+    def rows(self) -> State:
+        """All copies by name: the first dimension counts the ticks."""
+        if self._flat is None or self._flat_rows is None:
+            return self._rows
+        return {**self._rows, **self._flat.named(self._flat_rows)}
 
     @property
     def nbytes(self) -> int:
-        return sum(row.numel() * row.element_size() for row in self.rows.values())
+        rows = [*self._rows.values(), *([] if self._flat_rows is None else [self._flat_rows])]
+        return sum(row.numel() * row.element_size() for row in rows)
 
     def take(self, seen: int, own: int, steps: int) -> bool:
         """At a step boundary: a copy for every tick that has passed. Returns whether the budget is
         used up. `seen` are all workers' samples, `own` those of this one."""
-        now_ns, report = time.monotonic_ns(), self.report
+        if seen < self._nothing_before:  # nearly always: this is all that most steps pay
+            return False
+        now_ns, report, budget = time.monotonic_ns(), self.report, self.budget
         elapsed_ns = now_ns - report.started_ns
-        passed = self.budget.ticks_after(seen, elapsed_ns)
-        while len(report.tick_ns) < passed:
-            tick = len(report.tick_ns)
+        passed = budget.ticks_after(seen, elapsed_ns)
+        for tick in range(len(report.tick_ns), passed):
             report.tick_ns.append(now_ns)
             report.tick_samples.append(own)
-            report.tick_bytes.append(self._meter.bytes_sent)
-            for name, value in self._live.items():
-                self.rows[name][tick].copy_(value)
-            self._tell(
-                {
-                    "tick": tick,
-                    "elapsed_ns": elapsed_ns,
-                    "steps": steps,
-                    "samples": own,
-                    "bytes_sent": self._meter.bytes_sent,
-                    "waited_ns": self._meter.waited_ns,
-                }
-            )
-        return self.budget.is_over(seen, elapsed_ns)
+            self._notebook.tick()
+            self._copy(tick)
+            if self._ticker is not None:
+                self._ticker.write(tick, elapsed_ns, steps, own)
+        if budget.seconds is None and passed < budget.ticks:
+            self._nothing_before = budget.samples_at(passed + 1)
+        return budget.is_over(seen, elapsed_ns)
+
+    def _copy(self, tick: int) -> None:
+        if self._flat is not None and self._flat_rows is not None:
+            self._flat_rows[tick].copy_(self._flat.tensor)
+        for name, value in self._live.items():
+            self._rows[name][tick].copy_(value)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A flat tensor, and the parameters that are views of it."""
+
+    tensor: Tensor
+    layout: Layout
+
+    @property
+    def names(self) -> list[str]:
+        return [segment.name for segment in self.layout.segments]
+
+    def named(self, rows: Tensor) -> State:
+        """Many copies of the flat tensor as copies of its parameters."""
+        return {
+            each.name: rows[:, each.start : each.start + each.size].reshape(len(rows), *each.shape)
+            for each in self.layout.segments
+        }
+
+
+def _room(ticks: int, value: Tensor) -> Tensor:
+    """Touched once, because the first touch of memory takes several times as long as a copy."""
+    return torch.empty((ticks, *value.shape), dtype=value.dtype, device="cpu").fill_(0)
+
+
+@final
+class Ticker:
+    """Writes a line to metrics.jsonl as soon as a tick has passed.
+
+    Every participant appends for itself, in one system call: sent to the process that wrote
+    all the rest, each line would wake up two processes, on cores that the workers need.
+    """
+
+    def __init__(self, path: str, run: str, who: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._run, self._who = run, who
+
+    def write(self, tick: int, elapsed_ns: int, steps: int, samples: int) -> None:
+        line = {
+            "kind": "tick",
+            "run": self._run,
+            "who": self._who,
+            "tick": tick,
+            "elapsed_s": elapsed_ns / 1e9,
+            "steps": steps,
+            "samples": samples,
+        }
+        with contextlib.suppress(OSError):  # a full disk ends the comparison, and says so, not the training
+            os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
 def save(rows: State, path: Path) -> None:
     """Write tensors to a file; a full disk is said in words."""
     try:
-        save_file(rows, path)
+        save_file({name: row.contiguous() for name, row in rows.items()}, path)
     except (OSError, SafetensorError) as error:
         nbytes = sum(row.numel() * row.element_size() for row in rows.values())
         raise FastError(

@@ -27,6 +27,8 @@ class Journal:
 
     def __init__(self) -> None:
         self.finished: dict[str, dict[str, Any]] = {}
+        self.metrics: str | None = None
+        """The file of its lines, if there is one; real workers append their ticks themselves."""
 
     def note(self, kind: str, **values: Any) -> None:
         """Something that was measured on the way."""
@@ -49,7 +51,8 @@ class Folder(Journal):
         super().__init__()
         self.path = path
         with _writing(path):
-            self._lines = _opened(path / METRICS, resume)
+            self._lines = _opened(path / METRICS)
+        self.metrics = str((path / METRICS).absolute())
         if resume:
             self._take_up()
 
@@ -100,23 +103,20 @@ class Folder(Journal):
             self._lines.flush()
 
     def _take_up(self) -> None:
-        """What the lines say. A last line without an end was being written when the process died."""
+        """What the lines say. A last one without an end was being written when its process died."""
         self._lines.seek(0)
-        kept = 0
-        for line in self._lines.read().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
+        written = self._lines.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._lines.truncate(len(whole))
+        for line in whole.splitlines():
             entry = msgspec.json.decode(line)
-            kept += len(line)
             if "key" in entry:
                 self.finished[entry["key"]] = entry["values"]
-        self._lines.truncate(kept)
-        self._lines.seek(0, os.SEEK_END)
 
 
-def _opened(path: Path, resume: bool) -> IO[bytes]:
-    """Open for appending, and nobody else's: two processes would mix their lines."""
-    file = path.open("r+b" if resume else "w+b")
+def _opened(path: Path) -> IO[bytes]:
+    """Open for appending, and no other comparison's: two of them would mix their lines."""
+    file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

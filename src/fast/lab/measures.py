@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fast.core.seeds import stream_seed
+from fast.lab.notebook import Notebook
 from fast.lab.recording import Excerpt
 from fast.runtime.worker import mean_of
 from fast.trace import Meter
@@ -51,8 +52,11 @@ class Report(msgspec.Struct):
     """Steps that took longer than the pace they should have had."""
     excerpt: Excerpt | None = None
 
-    def take(self, meter: Meter) -> None:
-        """Take over what an observer has added up."""
+    def take(self, notebook: Notebook) -> None:
+        """Take over what was written down."""
+        notebook.work_out()
+        meter, self.excerpt = notebook.meter, notebook.recorder.excerpt()
+        self.tick_bytes = notebook.tick_bytes
         self.bytes_sent, self.staleness = meter.bytes_sent, dict(meter.staleness)
         self.computed_ns, self.sent_ns = meter.computed_ns, meter.sent_ns
         self.waited_ns, self.merged_ns = meter.waited_ns, meter.merged_ns

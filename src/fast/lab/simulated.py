@@ -28,11 +28,12 @@ from fast.lab.measures import (
     scale_rate,
     seed_model,
 )
-from fast.lab.recording import Recorder, records_for
+from fast.lab.notebook import Notebook
+from fast.lab.recording import records_for
 from fast.lab.splits import Split, parse_split
 from fast.runtime.worker import mean_of, representatives
 from fast.sim import ComputeModel, Network, Simulation, SimWorker
-from fast.trace import Meter, Record
+from fast.trace import Meter
 
 Slice = tuple[Sequence[int], int]
 OnTick = Callable[[int, int], None]
@@ -71,7 +72,7 @@ def simulate_task(
             network=network,
             compute=compute,
             seed=seed,
-            observers=[lambda record: watchers[record.who](record)],
+            observers=[lambda record: watchers[record.who].notebook.collect(record)],
         )
         watch = Watch(simulation, replicas, watchers, budget, on_tick)
         simulation.run(stop=watch.is_over, on_step=watch.step)
@@ -82,7 +83,7 @@ def _watchers(workers: int, servers: int) -> list[Watcher]:
     names = [f"worker {number}" for number in range(workers)]
     names += [f"server {number}" for number in range(servers)]
     limit = records_for(len(names))
-    return [Watcher(Report(name), Meter(), Recorder(name, limit)) for name in names]
+    return [Watcher(Report(name), Notebook(name, limit)) for name in names]
 
 
 def _replicas(task: Task, workers: int, seed: int, rate: float) -> list[TorchReplica]:
@@ -125,17 +126,21 @@ class Watcher:
     """What observes one participant, and its report as it grows."""
 
     report: Report
-    meter: Meter
-    recorder: Recorder
+    notebook: Notebook
 
-    def __call__(self, record: Record) -> None:
-        self.meter(record)
-        self.recorder(record)
+    @property
+    def meter(self) -> Meter:
+        """As of now."""
+        self.notebook.work_out()
+        return self.notebook.meter
+
+    def bytes_at(self, tick: int) -> int:
+        self.notebook.work_out()
+        return self.notebook.tick_bytes[tick]
 
     def finished(self) -> Report:
-        self.report.take(self.meter)
+        self.report.take(self.notebook)
         self.report.steps, self.report.samples = self.meter.steps, self.meter.samples
-        self.report.excerpt = self.recorder.excerpt()
         return self.report
 
 
@@ -187,7 +192,7 @@ class Watch:
         copies[me.id] = _copied(self._replicas[me.id])
         watcher.report.tick_ns.append(now_ns)
         watcher.report.tick_samples.append(watcher.meter.samples)
-        watcher.report.tick_bytes.append(watcher.meter.bytes_sent)
+        watcher.notebook.tick()
         if len(copies) == len(self._replicas):
             self._complete(tick, now_ns)
 
@@ -203,7 +208,7 @@ class Watch:
                 at_s=now_ns / 1e9,
                 state=state,
                 samples=sum(watcher.report.tick_samples[tick] for watcher in workers),
-                nbytes=sum(watcher.report.tick_bytes[tick] for watcher in workers)
+                nbytes=sum(watcher.bytes_at(tick) for watcher in workers)
                 + sum(watcher.meter.bytes_sent for watcher in servers),
                 distance=distance_of([flat_state(replica, self._parameters) for replica in replicas]),
                 replicas=replicas if tick in self._kept else (),

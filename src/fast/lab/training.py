@@ -14,18 +14,18 @@ import torch
 
 from fast.core import Me, Strategy, Task
 from fast.core.seeds import gradient_seed
-from fast.engine import Seat, current_seat
+from fast.engine import current_seat
 from fast.lab.budget import Budget
-from fast.lab.copying import Copies, save
+from fast.lab.copying import Copies, Flat, Ticker, save
 from fast.lab.data import batches_of
 from fast.lab.measures import Report, flat_weights, live_state, scale_rate, seed_model
-from fast.lab.recording import Recorder
+from fast.lab.notebook import Notebook
 from fast.lab.splits import parse_split
 from fast.lab.tasks import load_task
 from fast.loop import consolidate, join, serving
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session, close_sessions
-from fast.trace import Meter
+from fast.runtime import WorkerRuntime
 from fast.transport import Transport
 
 CONSOLIDATED = "consolidated.safetensors"
@@ -52,8 +52,14 @@ class Orders(msgspec.Struct):
     rate: float = 1.0
     split: str = "iid"
     pace_s: float | None = None
+    metrics: str | None = None
+    """The file to which every tick is told, and the name of the run there."""
+    run: str = ""
     measured: bool = True
-    """Without, nothing is observed and nothing copied before the end: to see what measuring costs."""
+    """Without, nothing is observed: to see what that costs."""
+
+    def ticker(self, who: str) -> Ticker | None:
+        return None if self.metrics is None else Ticker(self.metrics, self.run, who)
 
 
 def train(orders: dict[str, Any]) -> Report:
@@ -66,17 +72,19 @@ def train(orders: dict[str, Any]) -> Report:
     model = task.model()
     optimizer = task.optimizer(model)
     scale_rate(optimizer, told.rate)
-    report, meter = Report(f"worker {seat.id}"), Meter()
-    recorder = Recorder(report.name)
-    join(model, optimizer, strategy, observers=[meter, recorder] if told.measured else [])
-    copies = Copies(live_state(model), told.budget, report, meter, seat.tell)
-    training = Training(task, strategy, seat.sessions[-1], copies, Pace(told.pace_s), told.seed)
+    report = Report(f"worker {seat.id}")
+    notebook = Notebook(report.name)
+    join(model, optimizer, strategy, observers=[notebook.collect] if told.measured else [])
+    session: Session = seat.sessions[-1]
+    copies = Copies(
+        live_state(model), told.budget, report, notebook, told.ticker(report.name), _flat(session.runtime)
+    )
+    training = Training(task, strategy, session, copies, Pace(told.pace_s), told.seed)
     training.run(batches_of(task, shares, seat.id, told.seed))
     final = consolidate(model)
-    report.take(meter)
-    report.excerpt = recorder.excerpt()
+    report.take(notebook)
     report.peak_memory_bytes = peak_memory_bytes(copies.nbytes)
-    if seat.sessions[-1].runtime is None:  # alone: nobody to talk to, and nothing is observed
+    if session.runtime is None:  # alone: nobody to talk to, and nothing is observed
         report.computed_ns = report.ended_ns - report.started_ns
     folder = Path(told.folder)
     save(copies.rows, folder / copies_file(report.name))
@@ -92,19 +100,18 @@ def serve(strategy: str, number: int, orders: dict[str, Any]) -> Report:
     """Serve, and measure. In lock-step the workers' own copies are the server's weights, and of the
     same step everywhere; otherwise the server's copies are the model."""
     seat, told = current_seat(), msgspec.convert(orders, Orders)
-    report, meter = Report(f"server {number}", time.monotonic_ns()), Meter()
-    recorder = Recorder(report.name)
-    watch = ServerWatch(seat, told.budget, report, meter)
+    report = Report(f"server {number}", time.monotonic_ns())
+    notebook = Notebook(report.name)
+    watch = ServerWatch(seat.workers, told.budget, report, notebook, told.ticker(report.name))
     report.owns_weights = not strategy_from(strategy).synchronous
     serving.serve(
         strategy,
         number,
-        observers=[meter, recorder] if told.measured else [],
+        observers=[notebook.collect] if told.measured else [],
         after_turn=watch.after_turn if told.measured else lambda me, transport: None,
     )
     report.ended_ns = time.monotonic_ns()
-    report.take(meter)
-    report.excerpt = recorder.excerpt()
+    report.take(notebook)
     report.peak_memory_bytes = peak_memory_bytes(watch.copies.nbytes if watch.copies else 0)
     if watch.copies is not None:
         save(watch.copies.rows, Path(told.folder) / copies_file(report.name))
@@ -190,17 +197,26 @@ class Pace:
 class ServerWatch:
     """Copies a server's weights at its first turn boundary after every tick."""
 
-    def __init__(self, seat: Seat, budget: Budget, report: Report, meter: Meter) -> None:
+    def __init__(
+        self, workers: int, budget: Budget, report: Report, notebook: Notebook, ticker: Ticker | None
+    ) -> None:
         self.copies: Copies | None = None
-        self._seat, self._budget, self._report, self._meter = seat, budget, report, meter
+        self._workers, self._budget, self._report = workers, budget, report
+        self._notebook, self._ticker = notebook, ticker
 
     def after_turn(self, me: Me, transport: Transport) -> None:
         if self.copies is None:
-            live = {segment.name: segment.of(me.weights) for segment in me.replica.layout.segments}
-            self.copies = Copies(live, self._budget, self._report, self._meter, self._seat.tell)
+            flat = Flat(me.weights, me.replica.layout)
+            live = {segment.name: segment.of(me.weights) for segment in flat.layout.segments}
+            self.copies = Copies(live, self._budget, self._report, self._notebook, self._ticker, flat)
             self._report.started_ns = time.monotonic_ns()
-        seen = sum(transport.status(worker).samples for worker in range(self._seat.workers))
+        seen = sum(transport.status(worker).samples for worker in range(self._workers))
         self.copies.take(seen, 0, me.version)
+
+
+def _flat(runtime: WorkerRuntime | None) -> Flat | None:
+    """The flat weights of a worker that has joined others."""
+    return None if runtime is None else Flat(runtime.replica.weights, runtime.replica.layout)
 
 
 def _warm_up(task: Task) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from fast.core import Strategy
@@ -22,11 +22,22 @@ ALONE_STEPS = 200
 """So many steps tell the throughput of one worker."""
 
 
+@dataclass(frozen=True)
+class Notes:
+    """Where a run tells what happens in it."""
+
+    listen: Listen
+    run: str
+    """Its name among the metrics."""
+    metrics: str | None = None
+    """The file of the metrics, to which real workers write their ticks themselves."""
+
+
 class Trainer(ABC):
     """Trains the runs of one plan, one after another. Use it in a `with` statement."""
 
     @abstractmethod
-    def train(self, setting: Setting, seed: int, listen: Listen) -> Run: ...
+    def train(self, setting: Setting, seed: int, notes: Notes) -> Run: ...
 
     @abstractmethod
     def alone_samples_per_s(self, listen: Listen) -> float | None:
@@ -52,7 +63,7 @@ class _OnProcesses(Trainer):
     def __init__(self, plan: Plan) -> None:
         self._plan, self._engine = plan, LocalEngine()
 
-    def train(self, setting: Setting, seed: int, listen: Listen) -> Run:
+    def train(self, setting: Setting, seed: int, notes: Notes) -> Run:
         settings = self._plan.settings
         return train_task(
             settings.task,
@@ -62,7 +73,9 @@ class _OnProcesses(Trainer):
             seed=seed,
             engine=self._engine,
             deadline_s=settings.deadline_s,
-            listen=listen,
+            listen=notes.listen,
+            metrics=notes.metrics,
+            run=notes.run,
             rate=setting.rate,
             split=settings.split,
             pace_s=settings.pace_s,
@@ -95,9 +108,9 @@ class _InSimulation(Trainer):
         self._plan, self._world = plan, world
         self._given = {repr(strategy): strategy for strategy in plan.strategies}
 
-    def train(self, setting: Setting, seed: int, listen: Listen) -> Run:
+    def train(self, setting: Setting, seed: int, notes: Notes) -> Run:
         def tell(steps: int, now_ns: int) -> None:
-            listen({"event": "progress", "steps": [steps], "virtual_s": now_ns / 1e9})
+            notes.listen({"event": "progress", "steps": [steps], "virtual_s": now_ns / 1e9})
 
         return simulate_task(
             self._plan.task,
