@@ -72,7 +72,7 @@ def test_the_table_has_one_row_per_strategy_over_its_seeds(capsys: pytest.Captur
     (row,) = [
         line for line in capsys.readouterr().out.splitlines() if line.split()[:3] == ["allreduce", "x", "1"]
     ]
-    assert row.split()[1:8] == ["x", "1", "1.75", "±0.75", "s", "2", "of"]
+    assert row.split()[1:8] == ["x", "1", "1.75", "±1.06", "s", "2", "of"]
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,15 @@ def _cells(entry: Entry, *, tuned: bool, several: bool) -> list[str]:
 
 
 def _time(entry: Entry) -> str:
-    """The mean over the seeds that reached the target, and the larger distance of one from it."""
+    """The mean over the seeds that reached the target, and their standard deviation."""
     spread = entry["time_to_target_s"]
     if spread is None:
         return "not reached"
     mean = spread["mean"]
     digits = 2 if mean < 100 else 0
-    away = max(spread["max"] - mean, mean - spread["min"])
-    return f"{mean:.{digits}f} s" if entry["seeds"] == 1 else f"{mean:.{digits}f} ±{away:.{digits}f} s"
+    return (
+        f"{mean:.{digits}f} s" if entry["seeds"] == 1 else f"{mean:.{digits}f} ±{spread['std']:.{digits}f} s"
+    )
 
 
 def _staleness(entry: Entry) -> str:
