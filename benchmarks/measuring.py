@@ -44,8 +44,10 @@ class Measured:
         metrics.touch()
         notebook, ticker = Notebook("worker"), Ticker(str(metrics), "run", "worker")
         flat = Flat(session.runtime.replica.weights, session.runtime.replica.layout)
-        live = live_state(session.model)
-        self._copies = Copies(live, self._budget, Report("worker"), notebook, ticker, flat)
+        model = session.model
+        self._copies = Copies(
+            lambda: live_state(model), self._budget, Report("worker"), notebook, ticker, flat
+        )
         self._observers = (notebook.collect,)
 
     def __call__(self) -> None:

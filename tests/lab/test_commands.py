@@ -129,6 +129,8 @@ def test_what_is_run_again_is_run_as_it_was(option: str) -> None:
     simulate_command(OWN, "allreduce", workers=2, epochs=1, name="a")
     with pytest.raises(UsageError, match=f"--{option} takes all settings.*leave out --workers"):
         simulate_command(workers=3, **{option: "runs/a"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="leave out --network"):
+        simulate_command(network="wan", **{option: "runs/a"})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="leave out a task"):
         simulate_command(OWN, **{option: "runs/a"})  # type: ignore[arg-type]
 

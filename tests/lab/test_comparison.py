@@ -11,7 +11,8 @@ import pytest
 from lab_plans import BROKEN, DIVERGING, OWN, TUNED
 
 from fast.errors import UsageError
-from fast.lab import Folder, Plan, Result, Simulated, Stage, compare, run_plan
+from fast.lab import Folder, Journal, Plan, Result, Simulated, Stage, compare, run_plan
+from fast.lab.journal import CantWrite
 from fast.lab.tuning import RATES
 
 KEYS = {
@@ -94,13 +95,14 @@ def test_efficiency_is_the_throughput_over_that_of_as_many_workers_alone() -> No
     assert row["scaling_efficiency"] == pytest.approx(110 / 144, rel=1e-3)
 
 
-def test_a_budget_of_time_ends_everybody_at_its_first_step_after_it() -> None:
+def test_a_budget_of_time_ends_everybody_a_few_steps_after_it() -> None:
+    """In lock-step two steps later, because all have to hear of it first."""
     for row in simulated("allreduce,dpsgd,ssp,gossip(p=0.3)", seconds=1.0, world=Simulated("loopback"))[
         "results"
     ]:
-        assert 1.0 <= row["duration_s"] < 1.05
-        assert row["steps"] == pytest.approx(50, abs=2)
-        assert row["curve"]["at_s"][24] == pytest.approx(0.5, abs=0.03)
+        assert 1.0 <= row["duration_s"] < 1.08
+        assert row["steps"] == pytest.approx(50, abs=3)
+        assert row["curve"]["at_s"][24] == pytest.approx(0.5, abs=0.07)
 
 
 def test_unequal_splits_give_everybody_the_same_number_of_samples() -> None:
@@ -192,6 +194,36 @@ def test_a_run_that_diverges_has_no_score_and_leaves_the_others_alone() -> None:
     json.dumps(diverged, allow_nan=False)
 
 
+def test_a_task_that_cant_score_ends_its_runs_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan.of(OWN, "allreduce,gossip", 2, epochs=1, world=Simulated())
+
+    def score(*_: Any) -> float:
+        raise ZeroDivisionError("no test data")
+
+    monkeypatch.setattr(type(plan.task), "score", score)
+    assert [row.error for row in run_plan(plan).results] == ["ZeroDivisionError: no test data"] * 2
+
+
+def test_a_journal_that_cant_be_written_is_no_strategys_fault(tmp_path: Path) -> None:
+    plan = Plan.of(OWN, "allreduce", 2, epochs=1, world=Simulated())
+
+    class Full(Journal):
+        def note(self, kind: str, **values: Any) -> None:
+            raise CantWrite("no room")
+
+    with pytest.raises(CantWrite):
+        run_plan(plan, journal=Full())
+
+
+def test_what_failed_is_tried_again_when_a_comparison_goes_on(tmp_path: Path) -> None:
+    plan = Plan.of(OWN, "allreduce", 2, epochs=1, world=Simulated())
+    failed = Result(strategy="allreduce()", seed=0, asked="allreduce()", label="allreduce", error="disk full")
+    with Folder.create(tmp_path / "a") as folder:
+        folder.finish("run", "run of allreduce() with seed 0", failed.to_json())
+        (row,) = run_plan(plan, journal=folder).results
+    assert row.error is None
+
+
 class Stopped(Exception):
     """As if the process were killed."""
 
@@ -269,6 +301,10 @@ def test_run_json_stands_as_far_as_the_comparison_has_come(tmp_path: Path) -> No
         ({"deadline_s": 0.0}, "--deadline 0"),
         ({"split": "direchlet(1)"}, "dirichlet"),
         ({"split": "sizes(0.001)", "workers": 9}, "worker"),
+        (
+            {"task": TUNED, "tune": 1, "split": "sizes(0.9)", "seeds": [7], "workers": 12},
+            "no samples|empty|worker",
+        ),
         ({"strategies": []}, "without strategies"),
         ({"strategies": "gossip,gossip(p=0.02)"}, "asked for twice"),
         ({"strategies": "gosip"}, "Did you mean gossip"),

@@ -26,7 +26,7 @@ def test_a_copy_for_every_tick_that_has_passed_with_what_was_seen_and_sent_by_th
     (tmp_path / "metrics").touch()
     report, notebook = Report("worker 0"), Notebook("worker 0")
     ticker = Ticker(str(tmp_path / "metrics"), "this run", "worker 0")
-    copies = Copies(live, Budget(40, 40, 8, ticks=4), report, notebook, ticker)
+    copies = Copies(lambda: live, Budget(40, 40, 8, ticks=4), report, notebook, ticker)
     assert not copies.take(9, 5, 1) and report.tick_ns == []
     live["w"].add_(1)
     notebook.collect(Sent(0, 1, (1,), "x", 100, 1))
@@ -54,7 +54,9 @@ def test_a_flat_tensor_is_copied_at_once_and_saved_by_its_parameters(tmp_path: P
     layout = Layout.of([("a", (2, 3)), ("b", (5,))], torch.float32)
     flat = torch.arange(32.0)
     live = {segment.name: segment.of(flat) for segment in layout.segments} | {"n": torch.tensor(7)}
-    copies = Copies(live, Budget(20, 20, 8, ticks=2), Report("x"), Notebook("x"), None, Flat(flat, layout))
+    copies = Copies(
+        lambda: live, Budget(20, 20, 8, ticks=2), Report("x"), Notebook("x"), None, Flat(flat, layout)
+    )
     expected = []
     for seen in (10, 20):
         flat.add_(100)
@@ -66,6 +68,24 @@ def test_a_flat_tensor_is_copied_at_once_and_saved_by_its_parameters(tmp_path: P
     for tick, state in enumerate(expected):
         assert saved.at(tick).keys() == state.keys()
         assert all(torch.equal(value, state[name]) for name, value in saved.at(tick).items())
+
+
+def test_a_buffer_that_the_model_replaces_is_copied_as_it_is_now() -> None:
+    live = {"n": torch.tensor(1)}
+    copies = Copies(lambda: live, Budget(20, 20, 8, ticks=2), Report("x"), Notebook("x"))
+    for seen in (10, 20):
+        live["n"] = live["n"] + 1
+        copies.take(seen, seen, 1)
+    assert copies.rows["n"].tolist() == [2, 3]
+
+
+def test_what_is_left_of_the_ticks_can_be_taken_at_the_end() -> None:
+    report, live = Report("server 0"), {"w": torch.zeros(1)}
+    copies = Copies(lambda: live, Budget(20, 20, 8, ticks=4), report, Notebook("x"))
+    copies.take(10, 0, 1)
+    live["w"].fill_(7)
+    copies.finish(2)
+    assert copies.rows["w"].flatten().tolist() == [0, 0, 7, 7] and len(report.tick_ns) == 4
 
 
 def test_a_notebook_knows_the_same_as_a_meter_that_was_told_at_once() -> None:

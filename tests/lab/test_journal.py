@@ -37,6 +37,17 @@ def test_what_was_finished_is_known_again_and_a_torn_line_is_dropped(tmp_path: P
     assert [line["key"] for line in lines(tmp_path / "a")] == ["one", "two"]
 
 
+def test_a_line_that_a_full_disk_has_torn_in_the_middle_is_passed_over(tmp_path: Path) -> None:
+    with Folder.create(tmp_path / "a") as folder:
+        folder.finish("run", "one", {"score": 0.5})
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tick", "ru\n')
+    with Folder.resume(tmp_path / "a") as folder:
+        folder.finish("run", "two", {"score": 0.6})
+    with Folder.resume(tmp_path / "a") as folder:
+        assert list(folder.finished) == ["one", "two"]
+
+
 def test_an_old_folder_is_not_written_over(tmp_path: Path) -> None:
     Folder.create(tmp_path / "a").close()
     with pytest.raises(UsageError, match="is there already"):

@@ -141,6 +141,13 @@ def test_a_model_without_numbers_has_no_score_whatever_it_answers() -> None:
     assert judged(ended).final_score is None and judge_trial(question(), SETTING, ended).diverged
 
 
+def test_a_score_that_is_no_number_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NaN compares with nothing, and would stay the best of all trials if it came first."""
+    monkeypatch.setattr(type(TASK), "score", lambda *_: math.nan)
+    assert Judge(TASK, TASK.test())(always(0)) is None
+    assert judge_trial(question(), SETTING, run()).diverged
+
+
 def test_steps_that_took_longer_than_the_pace_are_counted() -> None:
     workers = [report(steps=10, paced_steps=1), report("worker 1", steps=30, paced_steps=4)]
     assert judged(run(workers=workers), paced=True).pace_exceeded == pytest.approx(5 / 40)

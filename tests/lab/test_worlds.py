@@ -89,3 +89,42 @@ def test_staleness_is_measured_at_the_server(engine: LocalEngine) -> None:
         assert sum(server.staleness.values()) == sum(report.steps for report in run.workers)
         assert all(not report.staleness for report in run.workers)
         assert run.staleness.max_staleness == max(server.staleness) <= (3 - 1) * (2 * 1 + 1)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd(tau=3)", "dpsgd", "ssp(bound=0)"])
+def test_in_lock_step_a_budget_of_time_ends_everybody_at_the_same_step(
+    engine: LocalEngine, strategy: str
+) -> None:
+    """And all copies of a tick are of one step: where replicas agree they are the same."""
+    budget = Budget.of(load_task(OWN), 3, 1.0, ticks=5, seconds=0.3)
+    real = train_task(OWN, strategy, workers=3, budget=budget, engine=engine, pace_s=0.005)
+    simulated = simulate_task(
+        load_task(OWN), strategy_from(strategy), workers=3, budget=budget,
+        network=parse_network("1gbit"), compute=Compute(0.01, parse_straggler("3x@0.3")),
+    )  # fmt: skip
+    for run in (real, simulated):
+        assert len({report.steps for report in run.workers}) == 1
+        assert len(run.ticks) == 5 and run.ticks[-1].at_s >= 0.3
+        if strategy in ("allreduce", "ssp(bound=0)"):
+            assert [tick.distance for tick in run.ticks] == [0.0] * 5
+
+
+@pytest.mark.parametrize("strategy", ["ssp(bound=2)", "gossip(p=0.5)"])
+def test_a_budget_of_time_ends_those_who_dont_wait_and_their_server(
+    engine: LocalEngine, strategy: str
+) -> None:
+    budget = Budget.of(load_task(OWN), 3, 1.0, ticks=5, seconds=0.3)
+    run = train_task(OWN, strategy, workers=3, budget=budget, engine=engine, pace_s=0.005)
+    assert len(run.ticks) == 5 and all(report.steps > 3 for report in run.workers)
+    assert all(len(server.tick_ns) == 5 for server in run.servers)
+
+
+def test_a_tick_is_complete_when_the_copies_that_make_the_model_are(engine: LocalEngine) -> None:
+    """In lock-step those are the workers', although the server takes note of the tick later."""
+    budget = Budget.of(load_task(OWN), 3, 2.0, ticks=4)
+    run = train_task(OWN, "ssp(bound=0)", workers=3, budget=budget, engine=engine)
+    for number, tick in enumerate(run.ticks):
+        last_ns = max(report.tick_ns[number] for report in run.workers)
+        assert tick.at_s == (last_ns - run.began_ns) / 1e9
+    (server,) = run.servers
+    assert len(server.tick_ns) == 4 and server.tick_bytes[-1] > 0

@@ -94,6 +94,9 @@ class Asked:
     ticks: int | None = None
     pace_s: float | None = None
     deadline_s: float | None = None
+    network: str | None = None
+    step: str | None = None
+    straggler: str | None = None
 
     def plan(self, world: Real | Simulated, *, seeds: int, tune: int) -> Plan:
         """With defaults for what was left out; `seeds` and `tune` are those of the command."""

@@ -33,7 +33,8 @@ class CompareDisplay:
 
     def __enter__(self) -> CompareDisplay:
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[words]}"))
+            title = TextColumn("{task.description}", markup=False)
+            columns = (title, BarColumn(20), TextColumn("{task.fields[words]}", markup=False))
             self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True)
             self._progress.start()
         return self

@@ -29,6 +29,7 @@ from fast.cli.options import (
 from fast.lab import Simulated
 
 _SEEDS = 1
+_WORLD = Simulated()
 
 
 def simulate_command(
@@ -43,10 +44,15 @@ def simulate_command(
     tune: TuneOption = None,
     split: SplitOption = None,
     network: Annotated[
-        str,
-        typer.Option(help="loopback, 1gbit, 10gbit, infiniband, wan, or rate,latency such as 100mbit,1ms."),
-    ] = "1gbit",
-    step: Annotated[str, typer.Option(help="How long a worker computes one gradient.")] = "20ms",
+        str | None,
+        typer.Option(
+            help="loopback, 1gbit, 10gbit, infiniband, wan, or rate,latency such as 100mbit,1ms.",
+            show_default="1gbit",
+        ),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(help="How long a worker computes one gradient.", show_default="20ms")
+    ] = None,
     straggler: Annotated[
         str | None,
         typer.Option(
@@ -66,10 +72,14 @@ def simulate_command(
     virtual. The same arguments give the same result, to the last digit. Unless told otherwise
     there is one seed, and everybody keeps the task's own learning rate.
     """
-    asked = Asked(task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks)
+    asked = Asked(
+        task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
+        network=network, step=step, straggler=straggler,
+    )  # fmt: skip
+    world = Simulated(network or _WORLD.network, step or _WORLD.step, straggler)
     return carry_out(
         asked,
-        lambda: asked.plan(Simulated(network, step, straggler), seeds=_SEEDS, tune=0),
+        lambda: asked.plan(world, seeds=_SEEDS, tune=0),
         name=name,
         runs=runs,
         again=again,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fast.core import Task
 from fast.errors import UsageError
+from fast.lab.tasks import samples_of
 
 TICKS = 50
 """So often in a run everybody copies its weights, unless told otherwise."""
@@ -44,9 +45,7 @@ class Budget:
         whole_steps: bool = False,
     ) -> Budget:
         """So many passes over the task's training data, or so many seconds."""
-        size = len(task.train())
-        if size < 1:
-            raise UsageError(f"{type(task).__name__}.train() has no samples, so there is nothing to train on")
+        size = samples_of(task)
         if not 0 < epochs < float("inf"):
             raise UsageError(f"{epochs:g} epochs can't be trained; give a number larger than 0")
         if seconds is not None and not 0 < seconds < float("inf"):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from fast.core import Strategy
 from fast.errors import FastError
-from fast.lab.journal import Journal
+from fast.lab.journal import CantWrite, Journal
 from fast.lab.judging import Judge, Question, judge_run, judge_trial
 from fast.lab.measures import Run
 from fast.lab.plan import REAL, Plan
@@ -24,6 +25,7 @@ from fast.lab.worlds import ALONE_STEPS, Notes, Trainer, trainer_of
 from fast.strategies.calls import open_knobs, short_call
 
 Stage = Literal["alone", "tuning", "run"]
+Judged = TypeVar("Judged", Trial, Result)
 
 
 class Listener(Protocol):
@@ -93,6 +95,7 @@ class _Comparing:
 
     def run(self) -> Comparison:
         started = self._once("started", lambda: {"at": _now()})["at"]
+        self._update(started)
         self.alone_samples_per_s = self._once("alone", self._measure_alone)["samples_per_s"]
         self._update(started)
         settings = {repr(strategy): self._tuned(strategy) for strategy in self.plan.strategies}
@@ -139,15 +142,14 @@ class _Comparing:
         return self.tunings[-1].chosen.setting
 
     def _trial(self, key: str, setting: Setting, question: Question) -> Trial:
-        if key in self.journal.finished:
+        if self._is_done(key):
             self.listener.skips("tuning")
             return msgspec.convert(self.journal.finished[key], Trial)
         name = f"{short_call(setting.call)}, rate x {setting.rate:g}"
-        run = self._trained("tuning", name, key, setting, self.plan.tuning_seed)
-        if isinstance(run, Run):
-            trial = judge_trial(question, setting, run)
-        else:
-            trial = Trial(setting.call, setting.rate, error=run)
+        judge = partial(judge_trial, question, setting)
+        trial = self._attempt("tuning", name, key, setting, self.plan.tuning_seed, judge)
+        if isinstance(trial, str):
+            trial = Trial(setting.call, setting.rate, error=trial)
         self.journal.finish("trial", key, msgspec.to_builtins(trial))
         self.listener.ends(
             "tuning", _words(trial.error, trial.score, trial.time_to_target_s, "validation score")
@@ -158,7 +160,7 @@ class _Comparing:
 
     def _run(self, asked: str, setting: Setting, label: str, seed: int, test: Judge, started: str) -> None:
         key = f"run of {asked} with seed {seed}"
-        if key in self.journal.finished:
+        if self._is_done(key):
             self.results.append(msgspec.convert(self.journal.finished[key], Result))
             self.listener.skips("run")
             return
@@ -171,11 +173,6 @@ class _Comparing:
     def _result(self, key: str, asked: str, setting: Setting, label: str, seed: int, test: Judge) -> Result:
         seeds, settings = self.plan.settings.seeds, self.plan.settings
         name = f"{label}, seed {seed}" if len(seeds) > 1 else label
-        run = self._trained("run", name, key, setting, seed)
-        if not isinstance(run, Run):
-            return Result(
-                strategy=setting.call, seed=seed, asked=asked, label=label, rate=setting.rate, error=run
-            )
         first = seed == seeds[0]
         question = Question(
             test,
@@ -185,13 +182,36 @@ class _Comparing:
             paced=settings.pace_s is not None,
             timeline=first,
         )
-        if first:
-            self._trace(settings.strategies.index(asked), label, run)
-        return judge_run(question, setting, asked, label, seed, run)
 
-    def _trained(self, stage: Stage, name: str, key: str, setting: Setting, seed: int) -> Run | str:
-        """The run, or why there is none. A strategy may be anybody's code: whatever it raises ends
-        its own run and no other."""
+        def judge(run: Run) -> Result:
+            result = judge_run(question, setting, asked, label, seed, run)
+            if first:
+                self._trace(settings.strategies.index(asked), label, run)
+            return result
+
+        result = self._attempt("run", name, key, setting, seed, judge)
+        if not isinstance(result, str):
+            return result
+        return Result(
+            strategy=setting.call, seed=seed, asked=asked, label=label, rate=setting.rate, error=result
+        )
+
+    def _is_done(self, key: str) -> bool:
+        """What failed is tried again: the disk may have been full then."""
+        finished = self.journal.finished.get(key)
+        return finished is not None and finished.get("error") is None
+
+    def _attempt(
+        self,
+        stage: Stage,
+        name: str,
+        key: str,
+        setting: Setting,
+        seed: int,
+        judge: Callable[[Run], Judged],
+    ) -> Judged | str:
+        """What a run was worth, or why there is none. Strategy and task may be anybody's code:
+        whatever they raise ends their own run and no other."""
 
         def listen(message: dict[str, Any]) -> None:
             if "virtual_s" in message:
@@ -200,7 +220,9 @@ class _Comparing:
 
         self.listener.begins(stage, name, self.plan.budget.steps)
         try:
-            return self.trainer.train(setting, seed, Notes(listen, key, self.journal.metrics))
+            return judge(self.trainer.train(setting, seed, Notes(listen, key, self.journal.metrics)))
+        except CantWrite:
+            raise
         except Exception as error:
             self.listener.event({"event": "failed", "error": error})
             return str(error) if isinstance(error, FastError) else f"{type(error).__name__}: {error}"

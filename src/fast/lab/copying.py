@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -22,32 +22,39 @@ from fast.lab.measures import Report, State
 from fast.lab.notebook import Notebook
 from fast.view import Layout
 
+Passed = Callable[[int, int, int], int]
+"""How many ticks have passed, by all workers' samples, the own steps and the own time."""
+
 
 @final
 class Copies:
     """Room for a copy of the model at every tick, made before the clock starts.
 
-    `live` are the model's own tensors by name; those in `flat` are copied at once, as the flat
-    tensor that they are views of. Each copy notes when it was made, and what its owner had seen
-    by then.
+    `live` gives the model's own tensors by name (a model may replace a buffer, so it is asked each
+    time); those in `flat` are copied at once, as the flat tensor that they are views of. Each copy
+    notes when it was made, and what its owner had seen by then.
     """
 
     def __init__(
         self,
-        live: State,
+        live: Callable[[], State],
         budget: Budget,
         report: Report,
         notebook: Notebook,
         ticker: Ticker | None = None,
         flat: Flat | None = None,
+        passed: Passed | None = None,
     ) -> None:
         self.budget, self.report = budget, report
-        self._flat = flat if flat is not None and set(flat.names) <= live.keys() else None
+        state = live()
+        self._flat = flat if flat is not None and set(flat.names) <= state.keys() else None
         covered = set(self._flat.names) if self._flat is not None else set()
-        self._live = {name: value for name, value in live.items() if name not in covered}
-        self._rows = {name: _room(budget.ticks, value) for name, value in self._live.items()}
+        self._rows = {
+            name: _room(budget.ticks, value) for name, value in state.items() if name not in covered
+        }
+        self._live = live
         self._flat_rows = _room(budget.ticks, self._flat.tensor) if self._flat is not None else None
-        self._notebook, self._ticker = notebook, ticker
+        self._notebook, self._ticker, self._passed = notebook, ticker, passed
         self._nothing_before = 0 if budget.seconds is not None else budget.samples_at(1)
 
     @property
@@ -69,23 +76,36 @@ class Copies:
             return False
         now_ns, report, budget = time.monotonic_ns(), self.report, self.budget
         elapsed_ns = now_ns - report.started_ns
-        passed = budget.ticks_after(seen, elapsed_ns)
+        if self._passed is None:
+            passed = budget.ticks_after(seen, elapsed_ns)
+        else:
+            passed = self._passed(seen, steps, elapsed_ns)
+        self._take_until(passed, now_ns, own, steps)
+        if budget.seconds is None and passed < budget.ticks:
+            self._nothing_before = budget.samples_at(passed + 1)
+        return passed >= budget.ticks
+
+    def finish(self, steps: int) -> None:
+        """Nothing will change any more: what is left of the ticks is now."""
+        self._take_until(self.budget.ticks, time.monotonic_ns(), 0, steps)
+
+    def _take_until(self, passed: int, now_ns: int, own: int, steps: int) -> None:
+        report = self.report
         for tick in range(len(report.tick_ns), passed):
             report.tick_ns.append(now_ns)
             report.tick_samples.append(own)
             self._notebook.tick()
             self._copy(tick)
             if self._ticker is not None:
-                self._ticker.write(tick, elapsed_ns, steps, own)
-        if budget.seconds is None and passed < budget.ticks:
-            self._nothing_before = budget.samples_at(passed + 1)
-        return budget.is_over(seen, elapsed_ns)
+                self._ticker.write(tick, now_ns - report.started_ns, steps, own)
 
     def _copy(self, tick: int) -> None:
         if self._flat is not None and self._flat_rows is not None:
             self._flat_rows[tick].copy_(self._flat.tensor)
-        for name, value in self._live.items():
-            self._rows[name][tick].copy_(value)
+        if self._rows:
+            state = self._live()
+            for name, rows in self._rows.items():
+                rows[tick].copy_(state[name])
 
 
 @dataclass(frozen=True)
@@ -123,6 +143,7 @@ class Ticker:
     def __init__(self, path: str, run: str, who: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._run, self._who = run, who
+        self._torn = False
 
     def write(self, tick: int, elapsed_ns: int, steps: int, samples: int) -> None:
         line = {
@@ -134,8 +155,9 @@ class Ticker:
             "steps": steps,
             "samples": samples,
         }
+        data = b"\n" * self._torn + msgspec.json.encode(line) + b"\n"
         with contextlib.suppress(OSError):  # a full disk ends the comparison, and says so, not the training
-            os.write(self._file, msgspec.json.encode(line) + b"\n")
+            self._torn = os.write(self._file, data) < len(data)
 
 
 def save(rows: State, path: Path) -> None:

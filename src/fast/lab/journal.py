@@ -22,6 +22,10 @@ from fast.lab.tracing import append_events
 METRICS, RUN, TRACE = "metrics.jsonl", "run.json", "trace.json"
 
 
+class CantWrite(FastError):
+    """The journal can't be kept any more: that ends a comparison, and is no strategy's fault."""
+
+
 class Journal:
     """Remembers what was finished, and forgets it with the process."""
 
@@ -109,9 +113,10 @@ class Folder(Journal):
         whole = written[: written.rfind(b"\n") + 1]
         self._lines.truncate(len(whole))
         for line in whole.splitlines():
-            entry = msgspec.json.decode(line)
-            if "key" in entry:
-                self.finished[entry["key"]] = entry["values"]
+            with contextlib.suppress(msgspec.DecodeError):  # torn by a full disk, before others went on
+                entry = msgspec.json.decode(line)
+                if "key" in entry:
+                    self.finished[entry["key"]] = entry["values"]
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -141,7 +146,7 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         folder = path if path.is_dir() else path.parent
-        raise FastError(
+        raise CantWrite(
             f"{path} can't be written: {error.strerror}. What was measured before is in {folder}; "
             f"mend it and go on with: fast compare --resume {folder}"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,13 @@ class Judge:
         self._model = task.model().eval()
 
     def __call__(self, state: State) -> float | None:
-        """None for values that are no numbers: such a model has no score, whatever it answers."""
+        """None for values or a score that are no numbers: such a model has none, whatever it answers."""
         if not is_finite(state):
             return None
         self._model.load_state_dict(state)
         with torch.no_grad(), one_thread():
-            return float(self._task.score(self._model, self._batch))
+            score = float(self._task.score(self._model, self._batch))
+        return score if math.isfinite(score) else None
 
 
 def is_finite(state: State) -> bool:

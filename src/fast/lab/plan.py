@@ -83,12 +83,16 @@ class Plan:
     @property
     def tuning_seed(self) -> int:
         """Tuning draws numbers of its own: a setting must not be chosen for the luck of a seed."""
-        return stream_seed(self.settings.seeds[0], "tuning") % 2**31
+        return tuning_seed(self.settings)
 
     @property
     def runs(self) -> int:
         """Trainings that belong to it, the trials of tuning included."""
         return len(self.strategies) * (self.settings.tune + len(self.settings.seeds))
+
+
+def tuning_seed(settings: Settings) -> int:
+    return stream_seed(settings.seeds[0], "tuning") % 2**31
 
 
 def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> Plan:
@@ -104,7 +108,8 @@ def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> 
             "Add validation() to the task, or compare with fixed settings: --tune 0."
         )
     split, weights_bytes = parse_split(settings.split), _weights_bytes(task)
-    shares = [split.assign(task, settings.workers, seed) for seed in settings.seeds]
+    seeds = [*settings.seeds, *([tuning_seed(settings)] if settings.tune else [])]
+    shares = [split.assign(task, settings.workers, seed) for seed in seeds]
     budget = Budget.of(
         task,
         settings.workers,
@@ -115,7 +120,8 @@ def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> 
         whole_steps=shares[0] is not None,
     )
     if not settings.simulated:
-        check_room(settings.workers * budget.ticks * weights_bytes)
+        servers = max(strategy.servers(settings.workers) for strategy in strategies)
+        check_room((settings.workers + servers) * budget.ticks * weights_bytes)
     return Plan(settings, task, strategies, budget, split, _facts(settings, task, budget, weights_bytes))
 
 

@@ -31,7 +31,7 @@ from fast.lab.measures import (
 from fast.lab.tasks import load_task
 from fast.lab.training import CONSOLIDATED, Orders, copies_file, weights_file
 
-Listener = Callable[[dict[str, Any]], None]
+Listen = Callable[[dict[str, Any]], None]
 PRELOAD = ("fast.lab.training", "torch._dynamo", "sklearn.datasets")
 """What the host imports before it forks. torch imports its compiler when the first optimizer is
 made, which takes seconds; so it is done once, and not in every worker."""
@@ -54,7 +54,7 @@ def train_task(
     seed: int = 0,
     engine: LocalEngine | None = None,
     deadline_s: float = 60.0,
-    listen: Listener = lambda message: None,
+    listen: Listen = lambda message: None,
     **orders: Any,
 ) -> Run:
     """Train a task with one strategy on this many processes. Both are given as text; `orders` are
@@ -120,10 +120,10 @@ class _Ticks:
         self, folder: Path, task: Task, workers: Sequence[Report], servers: Sequence[Report]
     ) -> None:
         self._began_ns = min(report.started_ns for report in workers)
-        self._reports = [*workers, *(server for server in servers if server.tick_ns)]
+        self._reports = [*workers, *servers]
         saved = {report.name: SavedCopies(folder / copies_file(report.name)) for report in self._reports}
         self._workers = [saved[report.name] for report in workers]
-        self._owners = [saved[report.name] for report in servers if report.owns_weights and report.tick_ns]
+        self._owners = [saved[report.name] for report in servers if report.owns_weights]
         self._parameters = parameter_names(task.model())
 
     def all(self, ticks: int) -> list[Tick]:
@@ -133,7 +133,7 @@ class _Ticks:
     def _tick(self, tick: int, keep_replicas: bool) -> Tick:
         """Counted from the moment when the first worker began; the last copy completes the tick."""
         replicas = [copies.at(tick) for copies in self._workers]
-        last_ns = max(report.tick_ns[tick] for report in self._reports)
+        last_ns = max(report.tick_ns[tick] for report in self._reports if report.makes_copies)
         return Tick(
             at_s=(last_ns - self._began_ns) / 1e9,
             state=self._consolidated(tick, replicas),

@@ -10,6 +10,7 @@ from typing import final
 
 from fast.adapters import ServerReplica, TorchReplica
 from fast.core import Me, Strategy, Task
+from fast.lab.agreeing import AHEAD
 from fast.lab.budget import Budget
 from fast.lab.data import Shares, simulated_batches
 from fast.lab.measures import (
@@ -58,12 +59,15 @@ def simulate_task(
         replicas = _replicas(task, workers, seed, rate)
         shares = (split or parse_split("iid")).assign(task, workers, seed)
         watchers = _watchers(workers, strategy.servers(workers))
+        agreed: list[int] = []
         simulation = Simulation(
             strategy,
             [
                 SimWorker(
                     replica,
-                    _batches(task, shares, strategy, budget, workers, number, seed),
+                    _until_agreed(
+                        _batches(task, shares, strategy, budget, workers, number, seed), agreed, budget
+                    ),
                     _compute(task, replica),
                 )
                 for number, replica in enumerate(replicas)
@@ -74,7 +78,7 @@ def simulate_task(
             seed=seed,
             observers=[lambda record: watchers[record.who].notebook.collect(record)],
         )
-        watch = Watch(simulation, replicas, watchers, budget, on_tick)
+        watch = Watch(simulation, replicas, watchers, budget, agreed, on_tick)
         simulation.run(stop=watch.is_over, on_step=watch.step)
         return _run(simulation, replicas, watchers, watch)
 
@@ -110,6 +114,14 @@ def _batches(
     endless = simulated_batches(task, shares, workers, worker, seed)
     counted = strategy.synchronous and budget.seconds is None
     return itertools.islice(endless, budget.steps) if counted else endless
+
+
+def _until_agreed(batches: Iterator[Slice], agreed: Sequence[int], budget: Budget) -> Iterator[Slice]:
+    """Until the step of the last tick, once that has been agreed on."""
+    for steps, batch in enumerate(batches):
+        if len(agreed) == budget.ticks and steps >= agreed[-1]:
+            return
+        yield batch
 
 
 def _compute(task: Task, replica: TorchReplica) -> Callable[[Slice], None]:
@@ -158,12 +170,14 @@ class Watch:
         replicas: Sequence[TorchReplica],
         watchers: Sequence[Watcher],
         budget: Budget,
+        agreed: list[int],
         on_tick: OnTick,
     ) -> None:
         self.ticks: list[Tick] = []
         self._simulation, self._replicas, self._watchers = simulation, replicas, watchers
-        self._budget, self._on_tick = budget, on_tick
+        self._budget, self._on_tick, self._agreed = budget, on_tick, agreed
         self._lock_step = simulation.strategy.synchronous
+        self._agreeing = self._lock_step and budget.seconds is not None
         self._copies: dict[int, dict[int, State]] = {}
         self._kept = replica_ticks(budget.ticks)
         self._parameters = parameter_names(replicas[0].model)
@@ -172,14 +186,22 @@ class Watch:
         """After a worker's step."""
         report = self._watchers[me.id].report
         report.ended_ns = now_ns
-        passed = self._budget.ticks_after(self._seen(me), now_ns)
-        for tick in range(len(report.tick_ns), passed):
+        for tick in range(len(report.tick_ns), self._passed(me, now_ns)):
             self._take(tick, me, now_ns)
 
     def is_over(self, simulation: Simulation) -> bool:
-        """For workers that are not counted out beforehand, because they go in lock-step."""
-        counted = self._lock_step and self._budget.seconds is None
-        return not counted and self._budget.is_over(simulation.total_samples, simulation.now_ns)
+        """For workers that don't go in lock-step; those have a last step."""
+        return not self._lock_step and self._budget.is_over(simulation.total_samples, simulation.now_ns)
+
+    def _passed(self, me: Me, now_ns: int) -> int:
+        """As on real workers: in lock-step a tick is a step, and with the clock worker 0 names it."""
+        due = self._budget.ticks_after(self._seen(me), now_ns)
+        if not self._agreeing:
+            return due
+        if me.id == 0:
+            farthest = max(worker.me.steps for worker in self._simulation.workers)
+            self._agreed += [farthest + AHEAD] * (due - len(self._agreed))
+        return sum(step <= me.steps for step in self._agreed)
 
     def _seen(self, me: Me) -> int:
         return self._budget.samples_after(me.steps) if self._lock_step else self._simulation.total_samples

@@ -15,6 +15,7 @@ import torch
 from fast.core import Me, Strategy, Task
 from fast.core.seeds import gradient_seed
 from fast.engine import current_seat
+from fast.lab.agreeing import AgreedTicks
 from fast.lab.budget import Budget
 from fast.lab.copying import Copies, Flat, Ticker, save
 from fast.lab.data import batches_of
@@ -26,7 +27,7 @@ from fast.loop import consolidate, join, serving
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session, close_sessions
 from fast.runtime import WorkerRuntime
-from fast.transport import Transport
+from fast.transport import Phase, Transport
 
 CONSOLIDATED = "consolidated.safetensors"
 
@@ -77,7 +78,13 @@ def train(orders: dict[str, Any]) -> Report:
     join(model, optimizer, strategy, observers=[notebook.collect] if told.measured else [])
     session: Session = seat.sessions[-1]
     copies = Copies(
-        live_state(model), told.budget, report, notebook, told.ticker(report.name), _flat(session.runtime)
+        lambda: live_state(model),
+        told.budget,
+        report,
+        notebook,
+        told.ticker(report.name),
+        _flat(session.runtime),
+        _agreed(session.runtime, strategy, told.budget),
     )
     training = Training(task, strategy, session, copies, Pace(told.pace_s), told.seed)
     training.run(batches_of(task, shares, seat.id, told.seed))
@@ -205,13 +212,23 @@ class ServerWatch:
         self._notebook, self._ticker = notebook, ticker
 
     def after_turn(self, me: Me, transport: Transport) -> None:
-        if self.copies is None:
+        if self.copies is None:  # before the first turn, and before the workers' clocks start
             flat = Flat(me.weights, me.replica.layout)
             live = {segment.name: segment.of(me.weights) for segment in flat.layout.segments}
-            self.copies = Copies(live, self._budget, self._report, self._notebook, self._ticker, flat)
+            self.copies = Copies(lambda: live, self._budget, self._report, self._notebook, self._ticker, flat)
             self._report.started_ns = time.monotonic_ns()
+        if all(transport.phase(worker) >= Phase.DONE for worker in range(self._workers)):
+            self.copies.finish(me.version)
+            return
         seen = sum(transport.status(worker).samples for worker in range(self._workers))
         self.copies.take(seen, 0, me.version)
+
+
+def _agreed(runtime: WorkerRuntime | None, strategy: Strategy, budget: Budget) -> AgreedTicks | None:
+    """Where the clock decides and workers go in lock-step, they have to agree."""
+    if runtime is None or not strategy.synchronous or budget.seconds is None:
+        return None
+    return AgreedTicks(runtime.transport, len(runtime.world.start_view.workers), budget)
 
 
 def _flat(runtime: WorkerRuntime | None) -> Flat | None:

@@ -12,6 +12,7 @@ tells it best, because whatever else the machine does only adds to it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,10 +125,11 @@ def _ideas(best: Setting, knobs: Knobs, trials: Sequence[Trial]) -> Iterator[Set
     for name, values in knobs.items():
         for value in values:
             yield Setting(with_argument(best.call, name, value), best.rate)
-    gap = 2.0
-    while True:
-        gap **= 0.5
+    for gap in (2**0.5, 2**0.25, 2**0.125):
         for rate in (best.rate * gap, best.rate / gap):
+            yield Setting(best.call, float(f"{rate:.4g}"))
+    for doubled in itertools.count(1):  # nothing near is left: ever farther away
+        for rate in (best.rate * 2**doubled, best.rate / 2**doubled):
             yield Setting(best.call, float(f"{rate:.4g}"))
 
 

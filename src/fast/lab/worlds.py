@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 from fast.core import Strategy
 from fast.engine import LocalEngine
+from fast.lab.budget import Budget
 from fast.lab.measures import Run
 from fast.lab.plan import Plan
 from fast.lab.real import train_task
@@ -88,9 +89,7 @@ class _OnProcesses(Trainer):
             plan.settings.task,
             "allreduce",
             workers=1,
-            budget=replace(
-                plan.budget, samples=ALONE_STEPS * batch, step_samples=batch, ticks=1, seconds=None
-            ),
+            budget=Budget(ALONE_STEPS * batch, plan.budget.epoch_samples, batch, ticks=1),
             engine=self._engine,
             deadline_s=plan.settings.deadline_s,
             listen=listen,

@@ -69,6 +69,8 @@ def load_module(path: str, wanted: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        if sys.modules.get(file.stem) is module:
+            del sys.modules[file.stem]
         where = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
         raise UsageError(f"{path} can't be loaded: {type(error).__name__}: {error}{where}") from error
     return module

@@ -31,13 +31,15 @@ def run_server(
     after_turn: AfterTurn = lambda me, transport: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Serve until every worker has left. `after_turn` may look at the server between its turns."""
+    """Serve until every worker has left. `after_turn` may look at the server before its
+    first turn and after each."""
     world = RealWorld(
         transport, view, strategy.tags, seed=seed, deadline_s=deadline_s, observers=observers, say=say
     )
     hello, layout, weights = meet_as_server(world)
     me = Me(world, make_replica(hello.optimizer or {}, layout, weights), strategy)
     drive(start(me))
+    after_turn(me, transport)
     transport.set_phase(Phase.READY)
     me.account.begin()
     while any(transport.phase(worker) < Phase.DONE for worker in view.workers):
