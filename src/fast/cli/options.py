@@ -113,7 +113,7 @@ class Asked:
         }
         return Plan.of(
             self.task,
-            self.strategies or DEFAULT_STRATEGIES,
+            DEFAULT_STRATEGIES if self.strategies is None else self.strategies,
             _WORKERS if self.workers is None else self.workers,
             target=self.target,
             epochs=self.epochs,

@@ -48,10 +48,10 @@ class CompareDisplay:
     # What a comparison tells
 
     def begins(self, stage: Stage, name: str, steps: int) -> None:
-        self._name, self._steps = _title(stage, name, self._left), max(1, steps)
+        self._name, self._steps = _title(stage, name, self._left), steps
         self._began = self._spoke = time.monotonic()
         if self._progress is not None:
-            self._bar = self._progress.add_task(self._name, total=steps, words="starting")
+            self._bar = self._progress.add_task(self._name, total=steps or None, words="starting")
 
     def event(self, message: dict[str, Any]) -> None:
         match message:
@@ -77,10 +77,11 @@ class CompareDisplay:
         self._left.skipped()
 
     def _tell_progress(self, steps: float, virtual_s: float | None) -> None:
-        words = f"{steps:.0f} of {self._steps} steps"
+        words = f"{steps:.0f} of {self._steps} steps" if self._steps else f"{steps:.0f} steps"
         if virtual_s is not None:
             words += f", {virtual_s:.1f} s simulated"
-        words += self._left.words(min(1.0, steps / self._steps), time.monotonic() - self._began)
+        share = min(1.0, steps / self._steps) if self._steps else 0.0
+        words += self._left.words(share, time.monotonic() - self._began)
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=steps, words=words)
         elif time.monotonic() - self._spoke > _QUIET_S:

@@ -88,9 +88,7 @@ def _time(entry: Entry) -> str:
         return "not reached"
     mean = spread["mean"]
     digits = 2 if mean < 100 else 0
-    return (
-        f"{mean:.{digits}f} s" if entry["seeds"] == 1 else f"{mean:.{digits}f} ±{spread['std']:.{digits}f} s"
-    )
+    return f"{mean:.{digits}f} s" if spread["n"] == 1 else f"{mean:.{digits}f} ±{spread['std']:.{digits}f} s"
 
 
 def _staleness(entry: Entry) -> str:

@@ -56,7 +56,7 @@ class Host:
     """One run after another, each with fresh processes."""
 
     def __init__(self, control: Channel) -> None:
-        self._control = control
+        self._control, self._parent = control, os.getppid()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
         woken, wake = socket.socketpair()
@@ -109,6 +109,9 @@ class Host:
         self._arenas = create_arenas(job.workers * 2 + SPARE_SERVERS)
         self._watch = ShmTransport(len(self._arenas) - 1, self._arenas)
         for id in range(job.workers):
+            if os.getppid() != self._parent:  # nobody waits for them any more
+                self._kill_all()
+                os._exit(1)
             self._fork(id, f"worker {id}", lambda id, channel: run_worker(id, job, self._arenas, channel))
         pids = [p.pid for p in self._participants.values()]
         self._control.send({"event": "started", "pids": pids})

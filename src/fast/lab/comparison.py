@@ -32,7 +32,7 @@ class Listener(Protocol):
     """Hears how a comparison goes on."""
 
     def begins(self, stage: Stage, name: str, steps: int) -> None:
-        """A training begins; each worker will take about so many steps."""
+        """A training begins; each worker will take about so many steps, 0 if that isn't known."""
 
     def event(self, message: dict[str, Any]) -> None:
         """Something happened in it: see `fast.engine`."""
@@ -218,7 +218,8 @@ class _Comparing:
                 self.journal.note("tick", run=key, steps=message["steps"][0], virtual_s=message["virtual_s"])
             self.listener.event(message)
 
-        self.listener.begins(stage, name, self.plan.budget.steps)
+        budget = self.plan.budget
+        self.listener.begins(stage, name, 0 if budget.seconds is not None else budget.steps)
         try:
             return judge(self.trainer.train(setting, seed, Notes(listen, key, self.journal.metrics)))
         except CantWrite:

@@ -64,10 +64,12 @@ def settings_of(path: Path) -> Settings:
     file = path / "run.json" if path.is_dir() else path
     try:
         data: Any = msgspec.json.decode(file.read_bytes())
+        if not isinstance(data, dict) or "settings" not in data:
+            raise msgspec.ValidationError("it has no settings")
         return msgspec.convert(data["settings"], Settings)
     except OSError as error:
         raise UsageError(f"{file} can't be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f"{file} is not a run.json of a comparison: {error}. Give the file that `fast compare` wrote."
         ) from error
