@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ BODIES = (TESTS, TESTS / "loop", TESTS / "engine")
 """Where the functions are that run inside real workers; their host must be able to import them."""
 
 os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, BODIES), os.environ.get("PYTHONPATH", "")])
+# Started in the background, a shell leaves us Ctrl-C ignored, and so would be all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fast", deadline=None)
 settings.load_profile("fast")
 
