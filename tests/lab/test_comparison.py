@@ -224,6 +224,24 @@ def test_what_failed_is_tried_again_when_a_comparison_goes_on(tmp_path: Path) ->
     assert row.error is None
 
 
+def test_a_failed_trial_is_not_tried_again_once_a_run_has_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two seeds of one strategy might run with different settings."""
+    monkeypatch.setenv("FAST_TEST_SEAL", str(tmp_path / "seal"))
+    plan = Plan.of(TUNED, "allreduce", 2, epochs=1, seeds=[0, 1], tune=1, world=Simulated())
+    failed = {"strategy": "allreduce()", "rate": 1.0, "error": "disk full"}
+    done = Result(strategy="allreduce()", seed=0, asked="allreduce()", label="allreduce").to_json()
+    for runs, trials in ((0, 1), (1, 0)):
+        counting = StoppingAfter(99)
+        journal = Journal()
+        journal.finish("trial", "trial 0 of allreduce()", failed)
+        if runs:
+            journal.finish("run", "run of allreduce() with seed 0", done)
+        run_plan(plan, counting, journal)
+        assert counting.begun == trials + 2 - runs
+
+
 class Stopped(Exception):
     """As if the process were killed."""
 

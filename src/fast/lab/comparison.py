@@ -92,20 +92,20 @@ class _Comparing:
     results: list[Result] = field(default_factory=list)
     alone_samples_per_s: float | None = None
     surroundings: Mapping[str, Any] = field(default_factory=surroundings)
+    started: str = ""
 
     def run(self) -> Comparison:
-        started = self._once("started", lambda: {"at": _now()})["at"]
-        self._update(started)
+        self.started = self._once("started", lambda: {"at": _now()})["at"]
+        self._update()
         self.alone_samples_per_s = self._once("alone", self._measure_alone)["samples_per_s"]
-        self._update(started)
         settings = {repr(strategy): self._tuned(strategy) for strategy in self.plan.strategies}
         labels = _labels(settings)
         test = Judge(self.plan.task, self.plan.task.test())
         for seed in self.plan.settings.seeds:
             for asked, setting in settings.items():
-                self._run(asked, setting, labels[asked], seed, test, started)
+                self._run(asked, setting, labels[asked], seed, test)
         ended = self._once("ended", lambda: {"at": _now()})["at"]
-        return self._update(started, ended)
+        return self._update(ended)
 
     def _once(self, key: str, make: Any) -> Mapping[str, Any]:
         if key not in self.journal.finished:
@@ -135,14 +135,17 @@ class _Comparing:
             return Setting(asked)
         judge = Judge(self.plan.task, self.plan.task.validation())
         question = Question(judge, self.plan.settings.target, self.plan.budget)
+        # Another trial may choose another setting: not after a run has been made with this one.
+        again = not any(self._is_done(_run_key(asked, seed)) for seed in self.plan.settings.seeds)
         for number in range(self.plan.settings.tune):
             setting = next_setting(asked, open_knobs(strategy), trials)
-            trials.append(self._trial(f"trial {number} of {asked}", setting, question))
+            trials.append(self._trial(f"trial {number} of {asked}", setting, question, again))
         self.tunings.append(Tuning(asked, trials))
         return self.tunings[-1].chosen.setting
 
-    def _trial(self, key: str, setting: Setting, question: Question) -> Trial:
-        if self._is_done(key):
+    def _trial(self, key: str, setting: Setting, question: Question, again: bool) -> Trial:
+        """`again`: whether one that failed is tried once more."""
+        if self._is_done(key, again):
             self.listener.skips("tuning")
             return msgspec.convert(self.journal.finished[key], Trial)
         name = f"{short_call(setting.call)}, rate x {setting.rate:g}"
@@ -158,8 +161,8 @@ class _Comparing:
 
     # Runs
 
-    def _run(self, asked: str, setting: Setting, label: str, seed: int, test: Judge, started: str) -> None:
-        key = f"run of {asked} with seed {seed}"
+    def _run(self, asked: str, setting: Setting, label: str, seed: int, test: Judge) -> None:
+        key = _run_key(asked, seed)
         if self._is_done(key):
             self.results.append(msgspec.convert(self.journal.finished[key], Result))
             self.listener.skips("run")
@@ -167,7 +170,7 @@ class _Comparing:
         result = self._result(key, asked, setting, label, seed, test)
         self.journal.finish("run", key, result.to_json())
         self.results.append(result)
-        self._update(started)
+        self._update()
         self.listener.ends("run", _words(result.error, result.final_score, result.time_to_target_s, "score"))
 
     def _result(self, key: str, asked: str, setting: Setting, label: str, seed: int, test: Judge) -> Result:
@@ -196,10 +199,10 @@ class _Comparing:
             strategy=setting.call, seed=seed, asked=asked, label=label, rate=setting.rate, error=result
         )
 
-    def _is_done(self, key: str) -> bool:
+    def _is_done(self, key: str, again: bool = True) -> bool:
         """What failed is tried again: the disk may have been full then."""
         finished = self.journal.finished.get(key)
-        return finished is not None and finished.get("error") is None
+        return finished is not None and not (again and finished.get("error") is not None)
 
     def _attempt(
         self,
@@ -232,7 +235,7 @@ class _Comparing:
         excerpts = [report.excerpt for report in run.participants if report.excerpt is not None]
         self.journal.trace(trace_events(process, label, excerpts, run.began_ns))
 
-    def _update(self, started: str, ended: str | None = None) -> Comparison:
+    def _update(self, ended: str | None = None) -> Comparison:
         """The comparison as it stands, told to the journal."""
         plan, settings = self.plan, self.plan.settings
         facts = {**plan.facts, "reference_samples_per_s": self.alone_samples_per_s}
@@ -249,11 +252,15 @@ class _Comparing:
                 "settings": msgspec.to_builtins(settings),
                 "facts": facts,
                 **self.surroundings,
-                "timestamps": {"started": started, "ended": ended},
+                "timestamps": {"started": self.started, "ended": ended},
             },
         )
         self.journal.update(comparison.to_json())
         return comparison
+
+
+def _run_key(asked: str, seed: int) -> str:
+    return f"run of {asked} with seed {seed}"
 
 
 def _labels(settings: Mapping[str, Setting]) -> dict[str, str]:

@@ -66,11 +66,6 @@ class Report(msgspec.Struct):
         ]
 
     @property
-    def makes_copies(self) -> bool:
-        """Whether its copies are part of the model: a server's are not where the workers' are the same."""
-        return self.owns_weights or self.name.startswith("worker")
-
-    @property
     def waiting_share(self) -> float:
         return self.waited_ns / max(1, self.ended_ns - self.started_ns)
 

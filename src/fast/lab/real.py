@@ -58,7 +58,7 @@ def train_task(
     **orders: Any,
 ) -> Run:
     """Train a task with one strategy on this many processes. Both are given as text; `orders` are
-    the further fields of `Orders`: rate, split, pace_s, measured."""
+    the further fields of `Orders`: rate, split, pace_s, metrics, run."""
     if engine is None:
         with LocalEngine() as own:
             return train_task(
@@ -121,9 +121,11 @@ class _Ticks:
     ) -> None:
         self._began_ns = min(report.started_ns for report in workers)
         self._reports = [*workers, *servers]
+        owners = [server for server in servers if server.owns_weights]
+        self._makers = [*workers, *owners]
         saved = {report.name: SavedCopies(folder / copies_file(report.name)) for report in self._reports}
         self._workers = [saved[report.name] for report in workers]
-        self._owners = [saved[report.name] for report in servers if report.owns_weights]
+        self._owners = [saved[report.name] for report in owners]
         self._parameters = parameter_names(task.model())
 
     def all(self, ticks: int) -> list[Tick]:
@@ -133,7 +135,7 @@ class _Ticks:
     def _tick(self, tick: int, keep_replicas: bool) -> Tick:
         """Counted from the moment when the first worker began; the last copy completes the tick."""
         replicas = [copies.at(tick) for copies in self._workers]
-        last_ns = max(report.tick_ns[tick] for report in self._reports if report.makes_copies)
+        last_ns = max(report.tick_ns[tick] for report in self._makers)
         return Tick(
             at_s=(last_ns - self._began_ns) / 1e9,
             state=self._consolidated(tick, replicas),

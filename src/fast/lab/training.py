@@ -56,8 +56,6 @@ class Orders(msgspec.Struct):
     metrics: str | None = None
     """The file to which every tick is told, and the name of the run there."""
     run: str = ""
-    measured: bool = True
-    """Without, nothing is observed: to see what that costs."""
 
     def ticker(self, who: str) -> Ticker | None:
         return None if self.metrics is None else Ticker(self.metrics, self.run, who)
@@ -75,7 +73,7 @@ def train(orders: dict[str, Any]) -> Report:
     scale_rate(optimizer, told.rate)
     report = Report(f"worker {seat.id}")
     notebook = Notebook(report.name)
-    join(model, optimizer, strategy, observers=[notebook.collect] if told.measured else [])
+    join(model, optimizer, strategy, observers=[notebook.collect])
     session: Session = seat.sessions[-1]
     copies = Copies(
         lambda: live_state(model),
@@ -114,8 +112,8 @@ def serve(strategy: str, number: int, orders: dict[str, Any]) -> Report:
     serving.serve(
         strategy,
         number,
-        observers=[notebook.collect] if told.measured else [],
-        after_turn=watch.after_turn if told.measured else lambda me, transport: None,
+        observers=[notebook.collect],
+        after_turn=watch.after_turn,
     )
     report.ended_ns = time.monotonic_ns()
     report.take(notebook)
