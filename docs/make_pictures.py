@@ -1,4 +1,5 @@
-"""Draws docs/pictures/<preset>.svg: who talks to whom, and a timeline of a simulated run.
+"""Draws docs/pictures/<preset>.svg: who talks to whom, and a timeline of a simulated run;
+and docs/pictures/topologies.svg: all topologies side by side; codecs.svg: their bytes against their error.
 
     python docs/make_pictures.py
 
@@ -10,15 +11,25 @@ Everything is deterministic, so a picture changes only if a strategy or the simu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from fast.adapters import TorchReplica
 from fast.core import Strategy
+from fast.errors import UsageError
+from fast.parts import Topology
+from fast.parts.codecs import Codec, Coder
 from fast.sim import Compute, Network, Simulation, SimWorker
 from fast.strategies.expression import parse_strategy
 from fast.testing.strategy import LeastSquares, batches
 from fast.trace import Record, Reduced, Stepped, Waited
+from fast.view import Layout
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 WIDTH, HEIGHT = 920, 344
@@ -28,6 +39,8 @@ STEP_S = {0: 0.018, 1: 0.022, 2: 0.020, 3: 0.031}
 LATENCY_S = 0.005
 SHOWN_NS = 160_000_000
 STEPS = 12
+GRADIENTS = frozenset(("push", "gradient", "factors"))
+"""The tags of letters that carry gradients, or what they are made of."""
 
 Point = tuple[float, float]
 
@@ -74,10 +87,9 @@ def story_of(call: str) -> Story:
     """Simulate this strategy and keep what is drawn."""
     strategy = parse_strategy(call)
     records: list[Record] = []
-    replicas = [LeastSquares(0.05) for _ in range(WORKERS)]
     simulation = Simulation(
         strategy,
-        [SimWorker(replica, batches(n, STEPS), replica.compute) for n, replica in enumerate(replicas)],
+        [layered() if strategy.uses_factors else least_squares(n) for n in range(WORKERS)],
         server_replicas=[LeastSquares(0.05) for _ in range(strategy.servers(WORKERS))],
         network=Network(1e9, LATENCY_S),
         compute=Compute(workers_s=STEP_S),
@@ -89,6 +101,23 @@ def story_of(call: str) -> Story:
     simulation.run(after_event=_follow(story))
     _read(story, records)
     return story
+
+
+def least_squares(worker: int) -> SimWorker:
+    replica = LeastSquares(0.05)
+    return SimWorker(replica, batches(worker, STEPS), replica.compute)
+
+
+def layered() -> SimWorker:
+    """A model with a linear layer that is large compared with its batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64))
+    replica = TorchReplica(model, torch.optim.SGD(model.parameters(), lr=0.01))
+
+    def compute(x: Tensor) -> None:
+        replica.backward(model(x).square().mean())
+
+    return SimWorker(replica, iter([torch.ones(2, 64)] * STEPS), compute)
 
 
 def _follow(story: Story) -> Callable[[Simulation], None]:
@@ -258,10 +287,10 @@ def pairs(strategy: Strategy) -> list[str]:
     return [*complete(places, "maybe"), *sent, *dots(places)]
 
 
-def _short_of(a: Point, b: Point) -> Point:
+def _short_of(a: Point, b: Point, radius: float = 16) -> Point:
     """The edge of the circle around `b`, as seen from `a`."""
     length = math.hypot(b[0] - a[0], b[1] - a[1])
-    return b[0] - 16 * (b[0] - a[0]) / length, b[1] - 16 * (b[1] - a[1]) / length
+    return b[0] - radius * (b[0] - a[0]) / length, b[1] - radius * (b[1] - a[1]) / length
 
 
 # The timeline
@@ -319,15 +348,15 @@ def _letters(story: Story) -> Iterator[str]:
             down = 1 if flight.to > flight.sender else -1
             start = (x_of(flight.sent_ns), y_of(story, flight.sender) + down * BAR / 2)
             end = (x_of(flight.arrived_ns), y_of(story, flight.to) - down * BAR / 2)
-            yield arrow("gradient" if flight.tag in ("push", "gradient") else "weights", start, end)
+            yield arrow("gradient" if flight.tag in GRADIENTS else "weights", start, end)
 
 
 def legend(story: Story) -> Iterator[str]:
     tags = {flight.tag for flight in story.flights}
     shown = [("compute", "computes"), ("wait", "waits")] if story.waits else [("compute", "computes")]
     shown += [("mean", "mean of all")] * bool(story.means)
-    shown += [("gradient", "gradient")] * bool(tags & {"push", "gradient"})
-    shown += [("weights", "weights")] * bool(tags - {"push", "gradient"})
+    shown += [("gradient", "gradient")] * bool(tags & GRADIENTS)
+    shown += [("weights", "weights")] * bool(tags - GRADIENTS)
     x = LEFT
     for kind, text in shown:
         if kind in ("gradient", "weights"):
@@ -357,6 +386,8 @@ PICTURES = {
     "dpsgd": Picture("dpsgd", ring, "neighbours on a ring (8 workers)"),
     "torus": Picture("torus", grid, "neighbours on a torus (8 workers, 2 x 4)"),
     "gossip": Picture("gossip(p=0.4)", pairs, "one at random, now and then (8 workers)"),
+    "choco": Picture("choco", ring, "neighbours on a ring (8 workers)"),
+    "sfb": Picture("sfb", everybody("edge"), "everybody with everybody, every step"),
 }
 
 
@@ -382,11 +413,387 @@ def draw(name: str) -> str:
     return "\n".join([head, title, f"<style>{STYLE}</style>", *parts, "</svg>", ""])
 
 
+# All topologies side by side
+
+PANELS_ACROSS, PANEL_WIDTH, PANEL_HEIGHT = 4, 230, 236
+PLACES = 16
+SMALLER = """
+  .thin { stroke: #8a94a0; stroke-width: 0.7; fill: none }
+  .heads { stroke: #8a94a0; fill: #8a94a0; stroke-width: 1.4 }
+  .tiny { font-size: 9px }
+  @media (prefers-color-scheme: dark) {
+    .thin { stroke: #7d8894 }
+    .heads { stroke: #7d8894; fill: #7d8894 }
+  }
+"""
+HANDMADE = (
+    "channels([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 4), "
+    "(7, 8), (8, 9), (9, 10), (10, 11), (11, 8)], one_way=[(11, 12), (12, 13), (13, 14), (14, 15), (15, 0)])"
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One topology: where its places lie, in units of the panel from -1 to 1, and what is said of it."""
+
+    topology: str
+    places: list[Point]
+    name: str = ""
+    says: str = ""
+    edges: str = "edge"
+    bent: bool = False
+    """Whether the edges that close a row or a column go around it."""
+
+
+def on_circle(count: int) -> list[Point]:
+    turn = [2 * math.pi * n / count - math.pi / 2 for n in range(count)]
+    return [(math.cos(a), math.sin(a)) for a in turn]
+
+
+def on_grid(spread: float) -> list[Point]:
+    return [(spread * (n % 4 * 2 / 3 - 1), spread * (n // 4 * 2 / 3 - 1)) for n in range(PLACES)]
+
+
+def on_levels() -> list[Point]:
+    """A tree: each level has room for twice as many as the one above."""
+    found = []
+    for n in range(PLACES):
+        level = (n + 1).bit_length() - 1
+        width = 2**level if level < 4 else 8
+        found.append((1.1 * (2 * (n + 1 - 2**level) + 1) / width - 1.1, level / 2 - 1))
+    found[15] = (found[7][0], found[15][1])
+    return found
+
+
+def on_two_lines() -> list[Point]:
+    return [(1.05 * (n // 2 * 2 / 7 - 1), -0.75 if n % 2 == 0 else 0.75) for n in range(PLACES)]
+
+
+def on_two_octagons() -> list[Point]:
+    """The corners of a hypercube: each digit is a step in a direction of its own."""
+    found = []
+    for n in range(PLACES):
+        signs = [2 * (n >> digit & 1) - 1 for digit in range(4)]
+        x = sum(sign * math.cos(math.pi / 4 * digit) for digit, sign in enumerate(signs))
+        y = sum(sign * math.sin(math.pi / 4 * digit) for digit, sign in enumerate(signs))
+        found.append((0.38 * x, 0.38 * y))
+    return found
+
+
+def on_four_squares() -> list[Point]:
+    """Groups of four, one after the other around the panel."""
+    square = [(-1, 1), (-1, -1), (1, -1), (1, 1)]
+    turned = square[2:] + square[:2]
+    groups = [((-1, -1), square), ((1, -1), square), ((1, 1), turned), ((-1, 1), turned)]
+    return [(0.55 * gx + 0.3 * x, 0.55 * gy + 0.3 * y) for (gx, gy), group in groups for x, y in group]
+
+
+PANELS = (
+    Panel("ring", on_circle(PLACES)),
+    Panel("torus", on_grid(0.8), bent=True),
+    Panel("grid", on_grid(0.8)),
+    Panel("star", [(0.0, 0.0), *on_circle(PLACES - 1)]),
+    Panel("tree", on_levels()),
+    Panel("bipartite", on_two_lines(), edges="thin"),
+    Panel("full", on_circle(PLACES), edges="thin"),
+    Panel("random_regular", on_circle(PLACES), says="another one for each seed"),
+    Panel("hypercube", on_two_octagons()),
+    Panel("hypercube(one_peer=True)", on_two_octagons(), says="one digit per round: here the second"),
+    Panel("exponential", on_circle(PLACES), says="one step per round: here the second"),
+    Panel(HANDMADE, on_four_squares(), "channels([...], one_way=[...])", "attached by hand"),
+)
+
+
+def draw_topologies() -> str:
+    """The whole picture of all topologies, as SVG."""
+    width = PANELS_ACROSS * PANEL_WIDTH
+    height = -(-len(PANELS) // PANELS_ACROSS) * PANEL_HEIGHT
+    parts = [box("card", 0.5, 0.5, width - 1, height - 1, 8)]
+    for number, panel in enumerate(PANELS):
+        row, column = divmod(number, PANELS_ACROSS)
+        parts += draw_panel(panel, (PANEL_WIDTH * (column + 0.5), PANEL_HEIGHT * (row + 0.5)))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img">'
+    )
+    title = f"<title>The topologies, with {PLACES} workers each</title>"
+    return "\n".join([head, title, f"<style>{STYLE}{SMALLER}</style>", *parts, "</svg>", ""])
+
+
+def draw_panel(panel: Panel, centre: Point) -> list[str]:
+    """Solid: who hears whom in round 1. Dotted: in the other rounds."""
+    topology = parse_strategy(f"dpsgd(topology={panel.topology})").topology
+    assert topology is not None
+    x, y = centre
+    places = [(x + 84 * px, y + 6 + 84 * py) for px, py in panel.places]
+    drawn = [words((x, y - 98), panel.name or panel.topology, anchor="middle")]
+    drawn += [words((x, y + 112), panel.says, "small", "middle")] if panel.says else []
+    if topology.changing:
+        drawn += [line("maybe", places[a], places[b]) for a, b in ever_linked(topology)]
+    for a in range(PLACES):
+        for b in topology.told(a, PLACES, 1):
+            drawn += draw_link(panel, topology, places, a, b)
+    for number, (px, py) in enumerate(places):
+        drawn.append(f'<circle class="worker" cx="{px:.1f}" cy="{py:.1f}" r="8"/>')
+        drawn.append(words((px, py + 3), str(number), "tiny", "middle"))
+    return drawn
+
+
+def ever_linked(topology: Topology) -> list[tuple[int, int]]:
+    """The pairs that are linked in some round but the one that is drawn."""
+    rounds = [round_ for round_ in range(topology.period(PLACES)) if round_ != 1]
+    found = {
+        (min(a, b), max(a, b)) for t in rounds for a in range(PLACES) for b in topology.told(a, PLACES, t)
+    }
+    return sorted(found)
+
+
+def draw_link(panel: Panel, topology: Topology, places: Sequence[Point], a: int, b: int) -> list[str]:
+    """An arrow where only `b` hears `a`; a line, drawn once, where they hear each other."""
+    if b not in topology.links(a, PLACES, 1):
+        return [arrow("heads", places[a], _short_of(places[a], places[b], 9))]
+    if a > b:
+        return []
+    if panel.bent and b - a in (3, 12):
+        return [_around(places[a], places[b])]
+    return [line(panel.edges, places[a], places[b])]
+
+
+def _around(a: Point, b: Point) -> str:
+    """A line that leaves a row at the top, or a column at the left, and comes back at its end."""
+    x, y = (0, -26) if a[1] == b[1] else (-26, 0)
+    middle = f"{a[0] + x:.1f},{a[1] + y:.1f} {b[0] + x:.1f},{b[1] + y:.1f}"
+    return f'<path class="edge" d="M{a[0]:.1f},{a[1]:.1f} C{middle} {b[0]:.1f},{b[1]:.1f}"/>'
+
+
+# All codecs: bytes against error
+
+ENCODINGS = 50
+CHART_HEIGHT, CHART_WIDTH = 560, 372
+CHART_TOP, CHART_BOTTOM = 50, 484
+FEWEST_BYTES, MOST_BYTES = 0.04, 3.2
+LEAST_ERROR, LARGEST_ERROR = 1e-5, 10.0
+ROW = 16
+CHART_STYLE = """
+  .quantized { fill: #3f7ac0; stroke: #3f7ac0 }
+  .few { fill: #c0392b; stroke: #c0392b }
+  .factors { fill: #1f8a5b; stroke: #1f8a5b }
+  .hollow { fill: #fcfcfa; stroke-width: 1.4 }
+  .leader { stroke: #a9b1ba; stroke-width: 0.8; fill: none }
+  @media (prefers-color-scheme: dark) {
+    .quantized { fill: #7aa7e0; stroke: #7aa7e0 }
+    .few { fill: #ff7b6b; stroke: #ff7b6b }
+    .factors { fill: #4fce94; stroke: #4fce94 }
+    .hollow { fill: #171b21 }
+    .leader { stroke: #58626d }
+  }
+"""
+SHOWN = {
+    "quantized": (
+        *("fp16", "bf16", "scaled_fp16", "int8", "block_int8", "qsgd(7)", "qsgd(1)", "terngrad"),
+        *("two_bit(0.02)", "column_means", "scaled_sign", "sign"),
+    ),
+    "few": (
+        *("top_k(0.1)", "top_k(0.01)", "sampled_top_k(0.01)", "random_k(0.1)", "threshold(0.02)"),
+        *("dgc(0.01, momentum=0)", "chain(top_k(0.01), int8)"),
+    ),
+    "factors": ("low_rank(2)", "low_rank(4)"),
+}
+
+RIGHT_OF, LEFT_OF = (8, 4, "start"), (-8, 4, "end")
+BESIDE = {
+    **dict.fromkeys(("qsgd(7)", "random_k(0.1)", "top_k(0.1)", "int8", "block_int8"), RIGHT_OF),
+    **dict.fromkeys(("bf16", "fp16"), LEFT_OF),
+}
+BESIDE_ONCE = {**BESIDE, "sign": RIGHT_OF, "qsgd(1)": LEFT_OF}
+BESIDE_SUM = {**BESIDE, "sign": LEFT_OF, "qsgd(1)": (0, -9, "middle"), "qsgd(7)": (2, -8, "start")}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A codec in a chart: bytes per value, and the relative error; a second one without error feedback."""
+
+    label: str
+    kind: str
+    at: Point
+    without: Point | None = None
+
+
+def digits_gradients() -> tuple[Layout, list[Tensor]]:
+    """The gradients of the first steps of a small network on handwritten digits, plain SGD."""
+    images, labels = load_digits(return_X_y=True)
+    draw, sizes = torch.Generator().manual_seed(0), (64, 128, 128, 10)
+    weights = [torch.randn(n, m, generator=draw) * (2 / m) ** 0.5 for m, n in pairwise(sizes)]
+    parameters = [each.requires_grad_() for w in weights for each in (w, torch.zeros(len(w)))]
+    layout = Layout.of([(str(n), each.shape) for n, each in enumerate(parameters)], torch.float32)
+    found = []
+    for _ in range(ENCODINGS):
+        batch = torch.randint(len(labels), (32,), generator=draw)
+        x = torch.tensor(images[batch], dtype=torch.float32) / 16
+        for w, b in zip(parameters[::2], parameters[1::2], strict=True):
+            x = torch.nn.functional.linear(x if w is parameters[0] else x.relu(), w, b)
+        loss = torch.nn.functional.cross_entropy(x, torch.tensor(labels[batch]))
+        found.append(torch.zeros(layout.size))
+        for segment, each, slope in zip(
+            layout.segments, parameters, torch.autograd.grad(loss, parameters), strict=True
+        ):
+            segment.of(found[-1]).copy_(slope)
+            each.data.sub_(slope, alpha=0.1)
+    return layout, found
+
+
+def codec_named(call: str) -> Codec:
+    codec = getattr(parse_strategy(f"allreduce(codec={call})"), "codec", None)
+    assert isinstance(codec, Codec)
+    return codec
+
+
+def measured(codec: Codec, layout: Layout, gradients: Sequence[Tensor]) -> Point:
+    """Bytes per value, and how far the sum of what arrives is from the sum of these gradients."""
+    coder, total, sent, nbytes = Coder(codec, layout), torch.zeros(layout.size), torch.zeros(layout.size), 0
+    for gradient in gradients:
+        packed = coder.encode(gradient)
+        nbytes += packed.numel()
+        sent += coder.decode(packed)
+        total += gradient
+    return nbytes / layout.size / len(gradients), float((sent - total).norm() / total.norm())
+
+
+def marks_once() -> Iterator[Mark]:
+    layout, gradients = digits_gradients()
+    for kind, calls in SHOWN.items():
+        for call in calls:
+            yield Mark(call, kind, measured(codec_named(call), layout, gradients[25:26]))
+
+
+def marks_of_the_sum() -> Iterator[Mark]:
+    """With error feedback and without; one mark only where a codec remembers by itself or refuses to."""
+    layout, gradients = digits_gradients()
+    for kind, calls in SHOWN.items():
+        for call in calls:
+            plain, found = codec_named(call), measured(codec_named(call), layout, gradients)
+            inside = "random_k(0.1, scaled=False)" if call.startswith("random_k") else call
+            try:
+                with_feedback = codec_named(f"error_feedback({inside})")
+            except UsageError:
+                yield Mark(call, kind if plain.remembers else f"{kind} hollow", found)
+            else:
+                yield Mark(call, kind, measured(with_feedback, layout, gradients), found)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Both axes are logarithmic. What is beyond the upper end is drawn there, with its number."""
+
+    left: float
+    beside: Mapping[str, tuple[float, float, str]]
+    """Where labels are beside their dots: how far to the right, how far down, and how they are aligned."""
+
+    def place(self, found: Point) -> Point:
+        across = math.log(found[0] / FEWEST_BYTES) / math.log(MOST_BYTES / FEWEST_BYTES)
+        error = min(max(found[1], LEAST_ERROR), LARGEST_ERROR)
+        up = math.log(error / LEAST_ERROR) / math.log(LARGEST_ERROR / LEAST_ERROR)
+        return self.left + CHART_WIDTH * across, CHART_BOTTOM - (CHART_BOTTOM - CHART_TOP) * up
+
+    def axes(self) -> Iterator[str]:
+        for nbytes in (0.05, 0.1, 0.2, 0.5, 1, 2):
+            x, _ = self.place((nbytes, 1))
+            yield line("rule", (x, CHART_TOP), (x, CHART_BOTTOM))
+            yield words((x, CHART_BOTTOM + 16), f"{nbytes:g}", "small", "middle")
+        for power in range(-5, 2):
+            _, y = self.place((1, 10.0**power))
+            yield line("rule", (self.left, y), (self.left + CHART_WIDTH, y))
+            yield words((self.left - 6, y + 4), f"{10.0**power:.{max(0, -power)}f}", "small", "end")
+        yield words((self.left + CHART_WIDTH / 2, CHART_BOTTOM + 34), "bytes per value", "small", "middle")
+        nothing = (self.left + CHART_WIDTH, self.place((1, 1))[1] - 5)
+        yield words(nothing, "1: as if nothing arrived", "small", "end")
+
+    def draw(self, marks: Sequence[Mark]) -> Iterator[str]:
+        yield from self.axes()
+        yield from (line("leader", self.place(m.without), self.place(m.at)) for m in marks if m.without)
+        yield from self._labels(marks)
+        for mark in marks:
+            yield from [dot(f"{mark.kind} hollow", self.place(mark.without))] if mark.without else []
+            yield dot(mark.kind, self.place(mark.at))
+
+    def _labels(self, marks: Sequence[Mark]) -> Iterator[str]:
+        """Beside the dot where there is room. Others hang below, from right to left each in a row below
+        the one before, so that no line crosses a word."""
+        first = {self.place(mark.at): mark.label for mark in reversed(marks)}
+        hanging = []
+        for at, text in self._joined(marks):
+            if first[at] in self.beside:
+                dx, dy, anchor = self.beside[first[at]]
+                yield words((at[0] + dx, at[1] + dy), text, "small", anchor)
+            else:
+                hanging.append((at, text))
+        row = max(y for (_, y), _ in hanging) + 34
+        for (x, y), text in sorted(hanging, reverse=True):
+            yield f'<path class="leader" d="M{x:.1f},{y:.1f} V{row - 4:.1f} h4"/>'
+            yield words((x + 6, row), text, "small")
+            row += ROW
+
+    def _joined(self, marks: Sequence[Mark]) -> list[tuple[Point, str]]:
+        """Codecs in the same place have one label together."""
+        found: list[tuple[Point, str]] = []
+        for mark in marks:
+            at = self.place(mark.at)
+            text = mark.label
+            if mark.at[1] > LARGEST_ERROR:
+                text += f": {float(f'{mark.at[1]:.1e}'):,.0f}"
+            same = [n for n, (other, _) in enumerate(found) if math.dist(at, other) < 3]
+            if same:
+                found[same[0]] = (found[same[0]][0], f"{found[same[0]][1]}, {text}")
+            else:
+                found.append((at, text))
+        return found
+
+
+def dot(kind: str, at: Point) -> str:
+    return f'<circle class="{kind}" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="3.6"/>'
+
+
+def draw_codecs() -> str:
+    """The whole picture of all codecs, as SVG."""
+    once, summed = Chart(62, BESIDE_ONCE), Chart(62 + CHART_WIDTH + 92, BESIDE_SUM)
+    parts = [
+        box("card", 0.5, 0.5, WIDTH - 1, CHART_HEIGHT - 1, 8),
+        words((once.left, 26), "One gradient: how far off is what arrives, relative to it"),
+        words((summed.left, 26), f"The sum of {ENCODINGS} gradients, encoded with error feedback"),
+        *once.draw(list(marks_once())),
+        *summed.draw(list(marks_of_the_sum())),
+        *chart_legend(once.left),
+    ]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {CHART_HEIGHT}" '
+        f'width="{WIDTH}" height="{CHART_HEIGHT}" role="img">'
+    )
+    title = "<title>The codecs: bytes per value against the relative error</title>"
+    return "\n".join([head, title, f"<style>{STYLE}{CHART_STYLE}</style>", *parts, "</svg>", ""])
+
+
+def chart_legend(x: float) -> Iterator[str]:
+    shown = {
+        "quantized": "all values, with fewer bits",
+        "few": "few values",
+        "factors": "factors of matrices",
+        "quantized hollow": "without error feedback",
+    }
+    for kind, text in shown.items():
+        yield dot(kind, (x + 4, CHART_HEIGHT - 24))
+        yield words((x + 14, CHART_HEIGHT - 20), text, "small")
+        x += 44 + 5.2 * len(text)
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name in PICTURES:
         (FOLDER / f"{name}.svg").write_text(draw(name), encoding="utf-8")
         print(f"docs/pictures/{name}.svg")
+    (FOLDER / "topologies.svg").write_text(draw_topologies(), encoding="utf-8")
+    print("docs/pictures/topologies.svg")
+    (FOLDER / "codecs.svg").write_text(draw_codecs(), encoding="utf-8")
+    print("docs/pictures/codecs.svg")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ from types import ModuleType
 from typing import Any
 
 import fast
+from fast.core.together import Together
+from fast.parts.codecs import Codec, Transformation
 from fast.strategies import Preset
 
 PAGE = Path(__file__).resolve().parent / "reference.md"
-INTERNAL = ("open_turn", "close_turn")
+INTERNAL = ("open_turn", "close_turn", "check_known", "present_in")
 """Public in Python's sense only: worlds call them."""
 INTRODUCTION = """\
 # Reference
@@ -28,10 +30,12 @@ Made from the docstrings by `python docs/make_reference.py`: don't edit it here.
 explained, with pictures, in [strategies.md](strategies.md); the ideas behind all of this are in
 [architecture.md](architecture.md).
 """
+CALLED = (Codec, Transformation)
+"""Whose subclasses are only ever called: what they all offer is said once, with the class itself."""
 ORDER = (
-    "join", "shard", "own", "consolidate", "whoami", "Worker",
+    "join", "final_backward", "shard", "own", "consolidate", "whoami", "Worker",
     "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
-    "presets", "topologies", "rules",
+    "presets", "codecs", "topologies", "rules",
     "FastError", "UsageError", "PeerError", "WireError",
 )  # fmt: skip
 """From what everybody needs to what few do."""
@@ -66,8 +70,9 @@ def parts_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
     if presets:
         yield from presets
         return
+    listed = getattr(module, "__all__", None)
     for name, value in vars(module).items():
-        own = getattr(value, "__module__", None) == module.__name__
+        own = getattr(value, "__module__", None) == module.__name__ if listed is None else name in listed
         if own and not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value)):
             yield name, value
 
@@ -76,6 +81,9 @@ def of_part(name: str, part: Any) -> Iterator[str]:
     yield f"### {name}\n"
     if isinstance(part, Preset):
         yield code(f"{part()!r}", "text")
+        yield prose(inspect.getdoc(part))
+    elif inspect.isclass(part) and issubclass(part, CALLED) and part not in CALLED:
+        yield code(f"{name}{signature(part.__init__, bound=True)}")
         yield prose(inspect.getdoc(part))
     elif inspect.isclass(part):
         yield from of_class(name, part)
@@ -106,7 +114,8 @@ def members_of(kind: type) -> Iterator[str]:
     """One list item for each public attribute and method that the class itself defines."""
     for attribute, text in attributes_of(kind):
         yield item(f"`{attribute}`", text)
-    for name, member in vars(kind).items():
+    own = vars(kind) if kind is not fast.Me else {**vars(kind), **vars(Together)}
+    for name, member in own.items():
         if name.startswith("_") or name in INTERNAL or is_inherited(kind, name):
             continue
         if isinstance(member, property):
@@ -121,7 +130,7 @@ def members_of(kind: type) -> Iterator[str]:
 def is_inherited(kind: type, name: str) -> bool:
     """Whether a base says already what this is, and the class itself adds no word."""
     known = any(hasattr(base, name) for base in kind.__bases__)
-    return known and not getattr(vars(kind)[name], "__doc__", None)
+    return known and name in vars(kind) and not getattr(vars(kind)[name], "__doc__", None)
 
 
 def attributes_of(kind: type) -> Iterator[tuple[str, str | None]]:

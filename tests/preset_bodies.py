@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import fast
 from fast.adapters import ServerReplica, TorchReplica
 from fast.core import drive
+from fast.core.world import Round
 from fast.engine import current_seat
 from fast.loop import serving
 from fast.loop.loading import strategy_from
@@ -88,11 +89,10 @@ def train(strategy: str, steps: list[int], together: bool) -> dict[str, Any]:
 def await_everybody(session: Session) -> None:
     """A collective that nobody needs: it ends when all have come who have not left.
 
-    Its group is one of its own, and `me` doesn't hear of it, so no strategy is disturbed."""
+    It goes in a lane of its own, and `me` doesn't hear of it, so no strategy is disturbed."""
     assert session.runtime is not None
     world = session.runtime.world
-    group = tuple(reversed(world.start_view.workers))
-    drive(world.collective(torch.zeros(1), group, 1.0, None, False))
+    drive(world.collective(Round(torch.zeros(1), world.start_view.workers, lane=99)))
 
 
 def serve(strategy: str, number: int) -> dict[str, Any]:

@@ -159,16 +159,42 @@ def bytes_of(call: str, worker: int) -> int:
     strategy = strategy_from(call)
     name = call.partition("(")[0]
     if name == "allreduce":
-        return STEPS * MEAN_BYTES
+        return STEPS * allreduce_bytes(call, worker)
+    if name == "sfb":
+        return STEPS * MEAN_BYTES  # no layer is large enough
     if name == "local_sgd":
         return STEPS // strategy.tau * MEAN_BYTES
     if name == "ssp":
-        return STEPS * LETTER_BYTES
+        return STEPS * letter_bytes(call)
     if name == "gossip":
         return gossip_sends(worker, 0.3) * LETTER_BYTES
     neighbours = len(strategy.topology.neighbours(worker, View(0, tuple(range(WORKERS))), 0))
     rounds = STEPS + 1 if name == "dpsgd" else STEPS  # dpsgd sends at the start, then after every step
-    return rounds * neighbours * LETTER_BYTES
+    return rounds * neighbours * letter_bytes(call)
+
+
+def letter_bytes(call: str) -> int:
+    """Of the flat tensor: 8 weights and 1 bias, padded to 16 values each."""
+    if "codec=fp16, bucket" in call:
+        return 2 * (256 + 16 * 2)
+    if "codec=int8, bucket" in call:
+        return 256 + (4 + 8) + 256 + (4 + 1)  # a scale and a byte for each value, piece by piece
+    if "codec=int8" in call:
+        return 256 + (4 + 8) + (4 + 1)
+    return LETTER_BYTES
+
+
+def allreduce_bytes(call: str, worker: int) -> int:
+    others = WORKERS - 1
+    if "ring" in call:  # who is there, and 32 values in slices of 10, 11 and 11, all but one of them twice
+        cuts = (10, 11, 11)
+        slices = 2 * 32 - cuts[worker] - cuts[(worker + 1) % WORKERS]
+        return others * 256 + 2 * others * 256 + 4 * slices
+    if "top_k" in call:  # three tenths of 32 values with their indices, to everybody
+        return others * (256 + 10 * 8)
+    if "int8" in call:  # per bucket: slices to their owners, sums from them; only the last slice isn't empty
+        return 2 * 2 * others * 256 + (others if worker == 2 else 1) * ((4 + 8) + (4 + 1))
+    return MEAN_BYTES
 
 
 def gossip_sends(worker: int, p: float) -> int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fast.core import Letter, Me, Need, Reduction, drive
+from fast.core.world import Round
 from fast.engine import current_seat
 from fast.engine.threads import run_threads
 from fast.loop import join
@@ -35,6 +36,7 @@ from fast.trace import (
     Waited,
 )
 from fast.transport import MemoryHub, MemoryTransport, Phase
+from fast.transport.base import Reducing
 from fast.view import View
 from preset_bodies import FLAT_BYTES, batches, loss_of, make_model, make_optimizer, simulation
 from table import CALLS
@@ -207,15 +209,28 @@ class Stopwatch(RealWorld):
         return self.time_ns
 
 
-class Reducing(MemoryTransport):
+class Done(Reducing):
+    """A round that is over as soon as it begins."""
+
+    def __init__(self, reduction):
+        self.reduction = reduction
+
+    def poll(self):
+        return True
+
+    def finish(self, patience):
+        pass
+
+
+class ReducingTransport(MemoryTransport):
     """Takes 70 ns for a mean and says that it has waited in between."""
 
     def can_reduce(self, tensor):
         return True
 
-    def reduce(self, tensor, among, weight, present, patience):
+    def reduce(self, round_):
         self.world.time_ns += 70
-        return Reduction(tensor.clone(), among)
+        return Done(Reduction(round_.tensor.clone(), round_.among))
 
     def take_waited_ns(self):
         return self.waits.popleft()
@@ -224,7 +239,7 @@ class Reducing(MemoryTransport):
 @pytest.fixture
 def stopwatch():
     """A world of three, of whom only worker 0 exists, and what it reports."""
-    transport = Reducing(0, MemoryHub(3))
+    transport = ReducingTransport(0, MemoryHub(3))
     records = []
     world = transport.world = Stopwatch(transport, View(0, (0, 1, 2)), (), observers=[records.append])
     transport.waits = deque([{1: 10, 2: 20}, {}])
@@ -236,10 +251,10 @@ def stopwatch():
 def test_in_a_real_mean_what_was_waited_and_what_it_took_is_all_the_time(stopwatch, read_only):
     world, records = stopwatch
     group = (0, 1, 2)
-    first = drive(world.collective(torch.zeros(1), group, 1.0, None, read_only))
+    first = drive(world.collective(Round(torch.zeros(1), group, read_only=read_only)))
     assert first.took_ns == 70 - 30
     assert records == [Waited(0, 1_000 + 30, (2,), "mean", 30)]
-    second = drive(world.collective(torch.zeros(1), group, 1.0, None, read_only))
+    second = drive(world.collective(Round(torch.zeros(1), group, read_only=read_only)))
     assert second.took_ns == 70
     assert len(records) == 1, "nobody had to be waited for"
 
@@ -247,16 +262,15 @@ def test_in_a_real_mean_what_was_waited_and_what_it_took_is_all_the_time(stopwat
 def test_a_mean_by_letters_waits_for_a_mean(stopwatch):
     world, records = stopwatch
     others = MemoryTransport(1, world.transport._hub)
-    mean = torch.full((16,), 2.0)
 
     def sleep(token, seconds):
         world.time_ns += 25
-        others.post((0,), Letter(1, "fast.result", mean, steps=(0,)), 64)
+        note = {"round": "mean of 32 float32 by exchange"}
+        others.post((0,), Letter(1, "fast.0", torch.full((32,), 3.0), steps=(0,), note=note), 64)
 
     world.transport.can_reduce = lambda tensor: False
     world.transport.sleep = sleep
-    others.post((0,), Letter(1, "fast.piece", torch.full((16,), 3.0), steps=(0,)), 64)
-    reduction = drive(world.collective(torch.ones(32), (0, 1), 1.0, None, False))
+    reduction = drive(world.collective(Round(torch.ones(32), (0, 1))))
     assert torch.equal(reduction.tensor, torch.full((32,), 2.0))
     assert records == [Waited(0, 1_025, (1,), "mean", 25)]
     assert reduction.took_ns == 0, "nothing but the wait took any time"

@@ -14,15 +14,17 @@ import sys
 
 from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag, Task, fold_newest, fold_sum
 from fast.errors import FastError, PeerError, UsageError, WireError
-from fast.loop import Worker, consolidate, join, own, shard, whoami
+from fast.loop import Worker, consolidate, final_backward, join, own, shard, whoami
 from fast.parts import merge as rules
 from fast.parts import topology as topologies
+from fast.parts.codecs import calls as codecs
 from fast.strategies import presets
 
 __version__ = "0.1.0"
 
 # So that `from fast.topologies import Ring` works like the attribute does.
-sys.modules.update({f"{__name__}.{name}": globals()[name] for name in ("presets", "rules", "topologies")})
+_ROOMS = ("codecs", "presets", "rules", "topologies")
+sys.modules.update({f"{__name__}.{name}": globals()[name] for name in _ROOMS})
 
 __all__ = [
     "GRADIENT",
@@ -37,7 +39,9 @@ __all__ = [
     "UsageError",
     "WireError",
     "Worker",
+    "codecs",
     "consolidate",
+    "final_backward",
     "fold_newest",
     "fold_sum",
     "join",

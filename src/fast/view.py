@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from fast.errors import WireError
+
 ALIGN_BYTES = 64
 """Every parameter starts at a multiple of this: slices cut there change no optimizer's bits,
 and other frameworks can alias them."""
+
+_DTYPES = MappingProxyType(
+    {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,27 @@ class Segment:
         """This parameter's view into `flat`."""
         return flat[self.start : self.start + self.size].view(self.shape)
 
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns as a matrix: one row per output unit, which torch keeps in one piece.
+        What has one dimension or none is a single row."""
+        if len(self.shape) < 2 or self.size == 0:
+            return 1, self.size
+        return self.shape[0], self.size // self.shape[0]
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The shapes inside a flat tensor: segments in order, each padded to 64 bytes."""
+    """The shapes inside a flat tensor: segments in order, a model's each padded to 64 bytes."""
 
     dtype: torch.dtype
     segments: tuple[Segment, ...]
+    size: int
+    """Elements in the flat tensor, padding included."""
 
     @staticmethod
     def of(named: Iterable[tuple[str, Sequence[int]]], dtype: torch.dtype) -> Layout:
@@ -68,16 +91,45 @@ class Layout:
             size = math.prod(shape)
             segments.append(Segment(name, tuple(shape), start, size))
             start += -(-size // step) * step
-        return Layout(dtype, tuple(segments))
+        return Layout(dtype, tuple(segments), start)
+
+    @staticmethod
+    def single(shape: Sequence[int], dtype: torch.dtype) -> Layout:
+        """Of one tensor on its own, without padding."""
+        size = math.prod(shape)
+        return Layout(dtype, (Segment("", tuple(shape), 0, size),), size)
+
+    def part(self, start: int, stop: int) -> Layout:
+        """Of the slice [start, stop): segments that are cut keep their whole rows as a matrix."""
+        inside = [s for s in self.segments if s.start < stop and s.stop > start]
+        return Layout(self.dtype, tuple(_cut(s, start, stop) for s in inside), stop - start)
+
+    def cuts(self, count: int) -> list[slice]:
+        """`count` slices, as equal as row ends and 64-byte boundaries allow; some may be empty."""
+        edges = [0, *(self._edge_near(self.size * k // count) for k in range(1, count)), self.size]
+        return [slice(a, b) for a, b in pairwise(accumulate(edges, max))]
+
+    def _edge_near(self, place: int) -> int:
+        """The last place up to this one where a cut goes through no row and no cache line."""
+        unit = ALIGN_BYTES // self.dtype.itemsize
+        at = bisect_right(self._starts, place) - 1
+        segment = self.segments[at] if at >= 0 else None
+        if segment is None or place >= segment.stop or len(segment.shape) < 2:
+            return place // unit * unit
+        columns = segment.matrix[1]
+        return segment.start + (place - segment.start) // columns * columns
 
     @cached_property
-    def size(self) -> int:
-        """Elements in the flat tensor, padding included."""
-        if not self.segments:
-            return 0
-        step = ALIGN_BYTES // self.dtype.itemsize
-        last = self.segments[-1]
-        return last.start + -(-last.size // step) * step
+    def _starts(self) -> list[int]:
+        return [segment.start for segment in self.segments]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Of all segments, once: layouts are looked up by in every step."""
+        return hash((self.dtype, self.segments, self.size))
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +153,9 @@ class Layout:
 
     @staticmethod
     def from_description(data: dict[str, object]) -> Layout:
-        dtype = getattr(torch, str(data["dtype"]))
+        if data["dtype"] not in _DTYPES:
+            raise WireError(f"a layout of {data['dtype']!r}; parameters are {', '.join(_DTYPES)}")
+        dtype = _DTYPES[str(data["dtype"])]
         named = [(str(name), [int(n) for n in shape]) for name, shape in data["segments"]]  # type: ignore[attr-defined]
         return Layout.of(named, dtype)
 
@@ -109,3 +163,14 @@ class Layout:
     def fingerprint(self) -> str:
         """Equal on two peers if and only if their flat tensors mean the same."""
         return hashlib.sha256(repr(self.describe()).encode()).hexdigest()[:16]
+
+
+def _cut(segment: Segment, start: int, stop: int) -> Segment:
+    """What of this segment lies in [start, stop), at its place in that slice."""
+    first, last = max(segment.start, start), min(segment.stop, stop)
+    shape: tuple[int, ...] = segment.shape
+    if last - first < segment.size:
+        columns = segment.matrix[1]
+        whole = (first - segment.start) % columns == 0 and (last - first) % columns == 0
+        shape = ((last - first) // columns, columns) if whole and len(shape) > 1 else (last - first,)
+    return Segment(segment.name, shape, first - start, last - first)

@@ -1,20 +1,29 @@
-"""The mean by letters has the bits of `canonical_mean`, on a transport that can't reduce by itself."""
+"""Rounds by letters on real threads, on a transport that can't reduce by itself: the bits of `canonical_mean`."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
 import torch
 
 from fast.collectives.canonical import canonical_mean
-from fast.collectives.direct import direct_mean
+from fast.collectives.performing import Performer, perform
+from fast.collectives.sums import SUMS
 from fast.core import drive
+from fast.core.world import Round
+from fast.parts.codecs.base import Coder
+from fast.parts.codecs.casts import Fp16
+from fast.parts.codecs.eight_bit import Int8
+from fast.parts.codecs.feedback import ErrorFeedback
+from fast.parts.codecs.low_rank import Factored
+from fast.parts.codecs.selections import TopK
 from fast.runtime import RealWorld
 from fast.testing.reducing import together
 from fast.trace import Sent
-from fast.transport import MemoryHub, MemoryTransport, Phase
-from fast.view import View
+from fast.transport import MemoryHub, MemoryTransport, Phase, ShmTransport, create_arenas
+from fast.view import Layout, View
 
 
 class Counting(RealWorld):
@@ -41,13 +50,14 @@ def make_worlds():
         world.close()
 
 
-def mean_of_all(worlds, tensors, weights, present=None, among=None):
+def mean_of_all(worlds, tensors, weights, present=None, among=None, algorithm="direct"):
     group = among or tuple(world.id for world in worlds)
     bits = present or [None] * len(tensors)
 
     def join(world):
         k = world.id
-        return drive(direct_mean(world, tensors[k], group, weights[k], bits[k]))
+        round_ = Round(tensors[k], group, weight=weights[k], present=bits[k], algorithm=algorithm)
+        return drive(perform(world, round_))
 
     return together([lambda world=world: join(world) for world in worlds])
 
@@ -65,6 +75,62 @@ def test_it_has_the_canonical_bits(make_worlds, size, dtype):
                 assert torch.equal(found.tensor, expected)
                 assert found.members == tuple(range(size))
         assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+
+
+@pytest.fixture
+def make_shm_worlds():
+    """Worlds in one process whose letters lie in shared memory, where they are read in place."""
+    worlds, descriptors = [], []
+
+    def make(size):
+        arenas, view = create_arenas(size), View(0, tuple(range(size)))
+        descriptors.extend(arenas)
+        worlds.extend(RealWorld(ShmTransport(id, arenas), view, ()) for id in range(size))
+        return worlds
+
+    yield make
+    for world in worlds:
+        world.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("algorithm", [*SUMS, "auto"])
+@pytest.mark.parametrize("transport", ["make_worlds", "make_shm_worlds"])
+def test_every_algorithm_gives_the_mean(request, transport, size, algorithm):
+    worlds = request.getfixturevalue(transport)(size)
+    for length in (1, 1003, 70_000):
+        tensors = [torch.randn(length) for _ in range(size)]
+        weights = [3.0 + k for k in range(size)]
+        results = mean_of_all(worlds, tensors, weights, algorithm=algorithm)
+        assert torch.allclose(results[0].tensor, canonical_mean(tensors, weights), atol=1e-5)
+        assert all(torch.equal(found.tensor, results[0].tensor) for found in results)
+        for world in worlds:
+            world.turn_ended()
+
+
+@pytest.mark.parametrize(
+    "codec", [Int8(), TopK(0.1), ErrorFeedback(TopK(0.1)), Fp16(), Factored(2)], ids=repr
+)
+def test_codecs_over_shared_memory(make_shm_worlds, codec):
+    """Everybody decodes the same bytes, round after round, and they are near the mean."""
+    size, layout = 4, Layout.of([("w", (40, 50)), ("b", (50,))], torch.float32)
+    worlds, everybody = make_shm_worlds(size), tuple(range(size))
+    performers = [Performer(world) for world in worlds]
+    coders = [Coder(codec, layout, k) for k in range(size)]
+    mean = torch.arange(layout.size).remainder(7).float()
+    for _ in range(5):
+
+        def join(k):
+            tensor = mean * (k + 1) / 2.5
+            return drive(performers[k].perform(Round(tensor, everybody, coder=coders[k]))).tensor
+
+        results = together([lambda k=k: join(k) for k in everybody])
+        assert all(torch.equal(found, results[0]) for found in results)
+        for world in worlds:
+            world.turn_ended()
+    assert torch.nn.functional.cosine_similarity(results[0], mean, dim=0) > 0.3
 
 
 def test_shapes_stay_and_results_are_private(make_worlds):

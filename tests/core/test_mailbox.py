@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fast.core import GRADIENT, WEIGHTS, Letter, Mailbox, Tag, fold_newest, fold_sum
+from fast.core.mailbox import declared
 from fast.errors import MailboxFull
+from fast.wire import STEPS_LIMIT
 
 TAGS = {
     "gradient": Tag("gradient", carries=GRADIENT, fold=fold_sum),
@@ -116,6 +118,47 @@ def test_an_undeclared_tag_is_bounded_too() -> None:
         box.deliver(letter(1, value))
     with pytest.raises(MailboxFull):
         box.deliver(letter(1, 64))
+
+
+def test_tags_of_collectives_have_more_room() -> None:
+    """They are read one by one, and nobody declares them; unless somebody does."""
+    box, narrow = Mailbox({}), Mailbox({"fast.0": Tag("fast.0", capacity=1)})
+    for value in range(4096):
+        box.deliver(letter(1, value, "fast.0"))
+    with pytest.raises(MailboxFull, match="4096 letters"):
+        box.deliver(letter(1, 4096, "fast.0"))
+    narrow.deliver(letter(1, 0, "fast.0"))
+    with pytest.raises(MailboxFull):
+        narrow.deliver(letter(1, 1, "fast.0"))
+    assert [declared({}, name).capacity for name in ("fast.7", "faster", "a fast.")] == [4096, 64, 64]
+
+
+def test_what_was_read_leaves_nothing_behind() -> None:
+    box = Mailbox(TAGS)
+    for number in range(100):
+        for sender in (1, 2):
+            box.deliver(letter(sender, number, f"round {number}"))
+            box.deliver(letter(sender, number, "gradient"))
+        box.take_one(f"round {number}", 1)
+        assert box.has(f"round {number}", 2) and box.has_any(f"round {number}")
+        assert box.take_one(f"round {number}", 9) is None
+        box.take_one(f"round {number}", 2) if number % 2 else box.take(f"round {number}", [1, 2])
+        assert not box.has_any(f"round {number}")
+    box.take("gradient", [2])
+    box.take("gradient")
+    assert box._waiting == {}
+
+
+def test_no_more_updates_come_together_than_a_header_may_count() -> None:
+    """Then a second letter begins, so that the count stays right and can be sent."""
+    box, many = Mailbox(TAGS), STEPS_LIMIT - 1
+    box.deliver(replace(letter(1, 1.0, "gradient", weight=many), steps=tuple(range(many))))
+    for step in range(3):
+        box.deliver(letter(1, 10.0, "gradient", step=many + step))
+    first, second = box.take("gradient")
+    assert (first.count, float(first.tensor), first.weight) == (STEPS_LIMIT, 11.0, STEPS_LIMIT)
+    assert (second.count, float(second.tensor), second.weight) == (2, 20.0, 2)
+    assert first.steps + second.steps == tuple(range(many + 3))
 
 
 # Folds

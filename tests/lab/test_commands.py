@@ -78,10 +78,13 @@ def test_the_table_has_one_row_per_strategy_over_its_seeds(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("call", "short"),
     [
-        ("allreduce()", "allreduce"),
+        ("allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None)", "allreduce"),
         ("local_sgd(tau=10)", "local_sgd"),
         ("local_sgd(tau=3)", "local_sgd(tau=3)"),
-        ("torus(rule=mean, send='merged', topology=torus(rows=None, columns=None))", "torus(send='merged')"),
+        (
+            "torus(rule=mean, send='merged', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)",
+            "torus(send='merged')",
+        ),
         ("ideas.py:Broken(p=1)", "ideas.py:Broken(p=1)"),
     ],
 )
@@ -95,7 +98,10 @@ def test_json_on_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixtu
     )
     captured = capsys.readouterr()
     data = json.loads(captured.out)
-    assert code == 0 and [row["strategy"] for row in data["results"]] == ["allreduce()", "gossip(p=0.3)"]
+    assert code == 0 and [row["strategy"] for row in data["results"]] == [
+        "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None)",
+        "gossip(p=0.3)",
+    ]
     assert "simulated workers, wan, step 5ms" in captured.err and "1 of 2: allreduce" in captured.err
     assert json.loads(Path("runs/a/run.json").read_text()) == data
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fast.core import GRADIENT, Letter, Need, Tag, drive, fold_newest, fold_sum
+from fast.core.world import Round
 from fast.errors import MailboxFull, UsageError
 from fast.runtime import RealWorld
 from fast.testing.reducing import together
@@ -170,4 +171,15 @@ def test_the_stream_of_random_numbers_is_the_participants_own(worlds):
 
 def test_only_members_ask_for_a_mean(worlds):
     with pytest.raises(UsageError, match=r"participant 0 calls mean\(\) among \(1, 2\)"):
-        drive(worlds[0].collective(torch.zeros(1), (1, 2), 1.0, None, False))
+        drive(worlds[0].collective(Round(torch.zeros(1), (1, 2))))
+
+
+def test_one_turn_may_hold_any_number_of_rounds(worlds):
+    """Each letter of a round is given back when the next one is taken, not when the turn ends."""
+
+    def total(world):
+        sums = [drive(world.collective(Round(torch.full((9,), float(world.id + n)), (0, 1, 2), algorithm="ring")))
+                for n in range(100)]  # fmt: skip
+        return float(sums[-1].tensor[0])
+
+    assert together([lambda world=world: total(world) for world in worlds]) == [100.0] * 3

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from fast.codecs import error_feedback, int8, one_bit_sgd, top_k
 from fast.errors import FastError, UsageError
 from fast.sim import NETWORKS, Compute, Network, TraceHash, parse_straggler
-from fast.strategies import allreduce, catalogue, dpsgd, gossip, local_sgd, ssp, torus
+from fast.strategies import allreduce, catalogue, choco, dpsgd, gossip, local_sgd, sfb, ssp, torus
 from fast.trace import Dropped, Included, Left, Sent, Stepped
 
 from .problem import LeastSquares, RandomCompute, equal, random_network, weights
@@ -19,6 +20,11 @@ STRATEGIES = {
     "dpsgd": dpsgd(),
     "torus": torus(),
     "gossip": gossip(p=0.4),
+    "sfb": sfb(),
+    "choco": choco(codec=top_k(0.5), gamma=0.4),
+    "buckets": torus(codec=int8(), bucket_mb=1e-5),
+    "pushed buckets": ssp(bound=1, codec=error_feedback(top_k(0.3)), bucket_mb=1e-5),
+    "compressed": allreduce(codec=one_bit_sgd(), bucket_mb=1e-5),
 }
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
 

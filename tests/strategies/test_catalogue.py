@@ -24,7 +24,7 @@ def test_a_preset_builds_a_strategy_that_knows_its_call() -> None:
 
 def test_calls_spell_out_every_argument() -> None:
     assert torus(sum_, topology=Torus(rows=2)).call == (
-        "torus(rule=sum, send='own', topology=torus(rows=2, columns=None))"
+        "torus(rule=sum, send='own', topology=torus(rows=2, columns=None), codec=None, bucket_mb=None)"
     )
     assert dpsgd(Full()).call == "dpsgd(topology=full())"
     assert canonical_call("f", {"a": 1.5, "b": "x_", "c": (1, [2]), "d": None}) == (

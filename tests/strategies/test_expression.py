@@ -16,6 +16,9 @@ from fast.strategies.expression import parse_strategies, parse_strategy
 from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
 from fast.strategies.server import StaleSynchronous
 
+ALLREDUCE = "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None)"
+NO_CODEC = "codec=None, bucket_mb=None"
+
 
 def calls(text: str) -> list[str]:
     return [strategy.call for strategy in parse_strategies(text)]
@@ -24,20 +27,28 @@ def calls(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("allreduce", "allreduce()"),
-        ("allreduce()", "allreduce()"),
+        ("allreduce", ALLREDUCE),
+        ("allreduce()", ALLREDUCE),
         ("local_sgd", "local_sgd(tau=10)"),
         ("local_sgd(4)", "local_sgd(tau=4)"),
         ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4)"),
-        ("ssp(inf)", "ssp(bound=inf)"),
-        ("ssp(bound=+2.5)", "ssp(bound=2.5)"),
+        ("ssp(inf)", f"ssp(bound=inf, {NO_CODEC})"),
+        ("ssp(bound=+2.5)", f"ssp(bound=2.5, {NO_CODEC})"),
         ("dpsgd(full)", "dpsgd(topology=full())"),
         ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3))"),
         ("dpsgd(channels([(0, 1), (2, 1)]))", "dpsgd(topology=channels([(0, 1), (1, 2)]))"),
-        ("torus", "torus(rule=mean, send='own', topology=torus(rows=None, columns=None))"),
+        ("torus", f"torus(rule=mean, send='own', topology=torus(rows=None, columns=None), {NO_CODEC})"),
         (
             "torus(rule=sum, send='merged', topology=torus(rows=2))",
-            "torus(rule=sum, send='merged', topology=torus(rows=2, columns=None))",
+            f"torus(rule=sum, send='merged', topology=torus(rows=2, columns=None), {NO_CODEC})",
+        ),
+        (
+            "allreduce(codec=fp16)",
+            "allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None)",
+        ),
+        (
+            "choco(chain(clip(1.0), error_feedback(top_k(0.1))))",
+            "choco(codec=chain(clip(norm=1.0), error_feedback(codec=top_k(ratio=0.1))), gamma=0.2, topology=ring())",
         ),
     ],
 )
@@ -61,12 +72,12 @@ def test_arguments_become_the_parts_themselves() -> None:
 
 def test_a_list_is_one_expression() -> None:
     assert calls("allreduce,ssp(bound=2),torus(rule=sum, send='own'),dpsgd(torus(2,3))") == [
-        "allreduce()",
-        "ssp(bound=2)",
-        "torus(rule=sum, send='own', topology=torus(rows=None, columns=None))",
+        ALLREDUCE,
+        f"ssp(bound=2, {NO_CODEC})",
+        f"torus(rule=sum, send='own', topology=torus(rows=None, columns=None), {NO_CODEC})",
         "dpsgd(topology=torus(rows=2, columns=3))",
     ]
-    assert calls("allreduce") == calls("allreduce,") == ["allreduce()"]
+    assert calls("allreduce") == calls("allreduce,") == [ALLREDUCE]
 
 
 def test_one_strategy_means_one() -> None:
@@ -199,7 +210,7 @@ def test_without_a_loader_files_are_refused() -> None:
     [
         ("allreduc", "Did you mean allreduce?"),
         ("local_sgd(tua=3)", "has no argument 'tua'. Did you mean tau? local_sgd takes: tau=10."),
-        ("allreduce(tau=3)", "allreduce takes no arguments."),
+        ("allreduce(tau=3)", "allreduce takes: codec=None, algorithm='auto'"),
         ("local_sgd(1, 2)", "too many positional arguments. local_sgd takes: tau=10."),
         ("local_sgd(1, tau=2)", "multiple values for argument 'tau'"),
         ("local_sgd(tau=1, tau=2)", "each argument is given once"),
@@ -210,7 +221,7 @@ def test_without_a_loader_files_are_refused() -> None:
         ("local_sgd(tau=0)", "a whole number from 1 on"),
         # the wrong kind
         ("torus(rule=ring)", "torus(rule=ring()): rule needs a rule (mean, sum), and this is a topology"),
-        ("dpsgd(mean)", "topology needs a topology (ring, full, torus, channels), and this is a rule"),
+        ("dpsgd(mean)", "channels, rotating), and this is a rule"),
         ("dpsgd(topology=3)", "topology needs a topology"),
         ("dpsgd(None)", "topology needs a topology"),
         ("local_sgd(tau='4')", "tau needs int, and this is str"),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import threading
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fast.core import Letter
-from fast.errors import UsageError, WireError
+from fast.core.framing import DTYPES
+from fast.core.world import Round
+from fast.errors import UsageError
 from fast.testing import check_transport
 from fast.transport import MemoryHub, MemoryTransport, Phase, ShmTransport, create_arenas
 from fast.transport.base import Patience
 from fast.transport.control import RING, WINDOWS
 from fast.transport.shm_reduce import GROUPS
+from fast.wire import HEADER_BYTES
 
 
 def make_memory(size: int) -> list[MemoryTransport]:
@@ -35,6 +41,12 @@ def make_shm():
     yield make
     for fd in opened:
         os.close(fd)
+
+
+def reduce(end, tensor, among, weight, present, patience):
+    under_way = end.reduce(Round(tensor, among, weight=weight, present=present))
+    under_way.finish(patience)
+    return under_way.reduction
 
 
 class NoPatience(Patience):
@@ -72,6 +84,7 @@ def test_shared_memory_passes_the_kit(make_shm, size):
         ("set_phase", "phase, steps and samples: found .*STARTING"),
         ("set_progress", "seen by"),
         ("publish", "was published, and 0 doesn't see it"),
+        ("window", "not the memory to write into"),
         ("beat", "alive_ns didn't grow"),
     ],
 )
@@ -101,12 +114,48 @@ def test_the_kit_finds_letters_that_alias_the_sender():
         check_transport(make, [2])
 
 
+def test_the_kit_finds_notes_that_alias_the_sender():
+    class Aliasing(MemoryTransport):
+        def post(self, to, letter, limit):
+            refused = super().post(to, letter, limit)
+            for peer in set(to) - set(refused):
+                self._hub.queues[peer][-1].note = letter.note
+            return refused
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Aliasing(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match="the sender changed its list"):
+        check_transport(make, [2])
+
+
+def test_the_kit_finds_windows_that_stand_still():
+    class Copying(MemoryTransport):
+        def peek(self, peer, name):
+            found = super().peek(peer, name)
+            return None if found is None else found.clone()
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Copying(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match="a window after its owner wrote into it"):
+        check_transport(make, [2])
+
+
 def test_the_kit_finds_another_order_of_the_sum(make_shm):
     class Backwards(ShmTransport):
-        def reduce(self, tensor, among, weight, present, patience):
-            found = super().reduce(tensor, among, weight, present, patience)
-            found.tensor.mul_(1 + 1e-7)
-            return found
+        def reduce(self, round_):
+            under_way = super().reduce(round_)
+            finish = under_way.finish
+
+            def spoil(patience):
+                finish(patience)
+                under_way.reduction.tensor.mul_(1 + 1e-7)
+
+            under_way.finish = spoil
+            return under_way
 
     def make(size):
         arenas = create_arenas(size)
@@ -180,14 +229,6 @@ def test_the_names_of_what_is_published_run_out_with_a_sentence(make_shm):
         end.publish("one more", torch.zeros(1))
 
 
-def test_a_damaged_header_is_refused(make_shm):
-    sender, receiver = make_shm(2)
-    sender.post([1], letter([1.0]), 4)
-    sender._slots[0].memory[20] ^= 0xFF
-    with pytest.raises(WireError, match="checksum"):
-        receiver.arrivals()
-
-
 def test_notes_that_can_not_travel_are_refused_before_anything_is_sent(make_shm):
     sender, receiver = make_shm(2)
     with pytest.raises(UsageError, match="can't be sent"):
@@ -202,7 +243,7 @@ def test_members_of_a_round_must_bring_the_same(make_shm):
 
         def join(end, tensor, found=found):
             try:
-                end.reduce(tensor, (0, 1), 1.0, None, MuchPatience())
+                reduce(end, tensor, (0, 1), 1.0, None, MuchPatience())
             except UsageError as error:
                 found.append(str(error))
 
@@ -219,7 +260,7 @@ def test_members_of_a_round_must_bring_the_same(make_shm):
 
 def test_a_round_alone_needs_nobody(make_shm):
     ends = make_shm(3)
-    found = ends[1].reduce(torch.tensor([3.0]), (1,), 2.0, 5, NoPatience())
+    found = reduce(ends[1], torch.tensor([3.0]), (1,), 2.0, 5, NoPatience())
     assert (found.tensor.item(), found.members, found.present) == (3.0, (1,), 5)
 
 
@@ -228,17 +269,124 @@ def test_groups_run_out_with_a_sentence(make_shm):
     for end in ends[1:]:
         end.set_phase(Phase.DONE)
     for number in range(GROUPS):
-        ends[0].reduce(torch.zeros(1), (0, number + 1), 1.0, None, NoPatience())
+        reduce(ends[0], torch.zeros(1), (0, number + 1), 1.0, None, NoPatience())
     with pytest.raises(UsageError, match=f"more than {GROUPS} groups"):
-        ends[0].reduce(torch.zeros(1), (0, 1, 2), 1.0, None, NoPatience())
+        reduce(ends[0], torch.zeros(1), (0, 1, 2), 1.0, None, NoPatience())
 
 
 def test_reductions_say_for_whom_they_waited(make_shm):
     a, b = make_shm(2)
-    b.set_phase(Phase.DONE)
-    a.reduce(torch.zeros(1), (0, 1), 1.0, None, NoPatience())
-    assert set(a.take_waited_ns()) == {1}
+
+    class UntilItLeaves(Patience):
+        def check(self, peers, why):
+            assert peers == (1,)
+            b.set_phase(Phase.DONE)
+
+    reduce(a, torch.zeros(1), (0, 1), 1.0, None, UntilItLeaves())
+    waited = a.take_waited_ns()
+    assert set(waited) == {1} and waited[1] > 0
     assert a.take_waited_ns() == {}
+
+
+# What is published in shared memory
+
+
+def test_what_lies_in_the_arena_is_never_copied_into_a_window(make_shm):
+    owner, peer = make_shm(2)
+    flat = owner.allocate(1 << 20).view(torch.float32)
+    size = os.fstat(owner._arena.fd).st_size
+    for number in range(100):
+        assert owner.window("weights", flat) is flat
+        owner.window("slice", flat[7 * number : 7 * number + 5])
+        flat[7 * number] = number
+        assert peer.peek(0, "slice").tolist()[0] == number
+    assert os.fstat(owner._arena.fd).st_size == size
+
+
+def test_what_lies_elsewhere_gets_memory_once(make_shm):
+    owner, peer = make_shm(2)
+    copy = owner.window("values", torch.zeros(1000))
+    size = os.fstat(owner._arena.fd).st_size
+    for number in range(100):
+        again = owner.window("values", torch.full((1000 - number,), float(number)))
+        assert again.data_ptr() == copy.data_ptr()
+        assert peer.peek(0, "values").tolist() == [number] * (1000 - number)
+    assert os.fstat(owner._arena.fd).st_size == size
+
+
+def test_a_reader_never_finds_half_an_entry(make_shm):
+    """Small and long, in turn, in different places: what is read is one of them as a whole."""
+    owner, peer = make_shm(2)
+    memory = owner.allocate(1 << 16).view(torch.int64)
+    memory[:8], memory[1024:2048] = 1, 2
+    owner.window("w", memory[:8])
+    done = threading.Event()
+
+    def change():
+        for number in range(5000):
+            owner.window("w", memory[1024:2048] if number % 2 == 0 else memory[:8])
+        done.set()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    seen = set()
+    while not done.is_set():
+        found = peer.peek(0, "w")
+        seen.add((len(found), int(found.min()), int(found.max())))
+    changing.join()
+    assert seen <= {(8, 1, 1), (1024, 2, 2)}
+
+
+def test_names_that_are_too_long_are_refused(make_shm):
+    (end,) = make_shm(1)
+    with pytest.raises(UsageError, match="too long a name to publish under; 40 bytes is the limit"):
+        end.publish("ü" * 21, torch.zeros(1))
+    end.publish("ü" * 20, torch.ones(1))
+    assert end.peek(0, "ü" * 20).tolist() == [1]
+
+
+# Bytes and memory
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5), (1000,)])
+def test_the_bytes_of_a_letter_are_its_payload_and_256(make_shm, shape):
+    sender, receiver = make_shm(2)
+    for dtype in DTYPES.values():
+        tensor = torch.zeros(math.prod(shape) * dtype.itemsize, dtype=torch.uint8).view(dtype).view(shape)
+        sender.post([1], letter(tensor, note={"share": 0.5}, part=(0, tensor.numel(), 10_000)), 4)
+        _, header_bytes, nbytes = sender._mine.descriptor(1, sender._mine.posted(1))
+        assert header_bytes + nbytes == HEADER_BYTES + tensor.numel() * tensor.element_size()
+        receiver.release(receiver.arrivals())
+
+
+@pytest.mark.parametrize("kind", ["memory", "shm"])
+def test_tags_that_were_used_once_leave_nothing_behind(kind, make_shm):
+    sender, receiver = make_memory(2) if kind == "memory" else make_shm(2)
+    for number in range(1000):
+        assert sender.post([1], Letter(0, f"round {number}", torch.ones(1), steps=(0,)), limit=2) == ()
+        receiver.release(receiver.arrivals())
+    kept = sender._hub.unread if kind == "memory" else sender._outgoing._unread[1]
+    assert len(kept) <= 1
+
+
+def test_a_tensor_of_any_strides_is_copied_once(make_shm):
+    """Straight into its slot: nothing of its size is made on the way."""
+    sender, receiver = make_shm(2)
+    turned = torch.randn(50, 40).T
+    operations = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.numel() == turned.numel():
+                operations.append(str(function))
+            return result
+
+    with Watching():
+        sender.post([1], letter(turned), 4)
+    made = [name for name in operations if not re.search(r"view|alias|detach|slice", name)]
+    assert made == ["aten.copy_.default"]
+    assert torch.equal(receiver.arrivals()[0].tensor, turned)
 
 
 # Memory

@@ -1,7 +1,7 @@
 """A framework's model <-> flat tensors.
 
 Job: implement `core.Replica` for a framework's model and optimizer.
-May import: core, view, errors.
+May import: core, parts, view, errors.
 Never: sends anything, starts anything, or knows which strategy runs.
 """
 

@@ -9,13 +9,15 @@ create_graph and torch.compile work as always, because nothing of theirs is touc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fast.adapters.bucket_tap import BucketTap
+from fast.adapters.factor_tap import FactorTap
 from fast.adapters.flat import Allocate, Views, flat_tensor
 from fast.adapters.holding import Aliased, Holding, Mirrored
 from fast.adapters.optimizer_spec import describe
@@ -23,6 +25,7 @@ from fast.adapters.parameters import Census, choose, others, plain_name, widest
 from fast.adapters.stepping import at_rates, check_optimizer, cloned, only_reads, rates_of, step_with
 from fast.adapters.watching import GradientWatch
 from fast.errors import NotFinite, UsageError
+from fast.parts.factors import Factors, Place
 from fast.view import Layout
 
 
@@ -68,6 +71,8 @@ class TorchReplica:
         self._holding = self._hold()
         self._census = Census(model, optimizer, chosen)
         self._watch = GradientWatch(self._parameters[-1])
+        self._tap: BucketTap | None = None
+        self._factor_tap: FactorTap | None = None
 
     # Making
 
@@ -117,19 +122,69 @@ class TorchReplica:
         """Bring the gradient into the flat tensor, once it is clear that the model is still the same."""
         self._census.check()
         self._tell_if_moved(self._holding.refresh())
+        if self._factor_tap is not None:
+            self._factor_tap.seal(counts=self.samples > 0)
         if self.samples == 0:
             self.gradient.zero_()
             self.present = 0
+            self._begin_buckets()
             return
         self._check_scaled()
-        self._tell_if_changed()
-        self._gather([p.grad for p in self._parameters])
+        if self._tap is None or not self._tap.done:
+            self._tell_if_changed()
+        self._gather(range(len(self._parameters)) if self._tap is None else self._tap.rest())
+        self._begin_buckets()
         if self._check_finite:
             self._refuse_not_finite()
 
-    def _gather(self, gradients: list[Tensor | None]) -> None:
+    # Factors
+
+    def tap_factors(self) -> None:
+        """From now on keep what goes into linear layers and the errors that come back, until the step."""
+        if self._factor_tap is None:
+            self._factor_tap = FactorTap(self.model, self._parameters, self.layout, self.gradient)
+
+    def factors(self, wanted: Sequence[Place], workers: int = 2) -> list[Factors | None]:
+        """For each place the factors of this step's gradient, if they are exact and less to send."""
+        return [None] * len(wanted) if self._factor_tap is None else self._factor_tap.take(wanted, workers)
+
+    # Buckets
+
+    def tap_buckets(
+        self,
+        buckets: Sequence[Sequence[int]],
+        accumulate: int,
+        count: Callable[[], int],
+        told: Callable[[int], None],
+    ) -> None:
+        """From now on bring each of these groups of parameters into the flat gradient as soon as
+        backward has computed it, and tell; all but the last group. `count` says how many samples
+        this step stands for."""
+
+        def collect(number: int, places: Sequence[int]) -> bool:
+            if number == 0:
+                self.samples = count()
+            if not self.samples or self._check_finite:  # all of it is looked at first
+                return False
+            self._gather(places)
+            told(number)
+            return True
+
+        self._tap = BucketTap(self._parameters, buckets, accumulate, collect)
+
+    def final_backward(self, final: bool) -> None:
+        """Whether a backward that runs now is the last one before the step."""
+        if self._tap is not None and self._tap.accumulate == 0:
+            self._tap.final = final
+
+    def _begin_buckets(self) -> None:
+        if self._tap is not None:
+            self._tap.begin()
+
+    def _gather(self, places: Iterable[int]) -> None:
         found, slots, missing = [], [], 0
-        for n, gradient in enumerate(gradients):
+        for n in places:
+            gradient = self._parameters[n].grad
             if gradient is None:
                 self._slots[n].zero_()  # stale values never travel
                 missing |= 1 << n
@@ -270,4 +325,8 @@ class TorchReplica:
     def unjoin(self) -> None:
         """Give the model plain memory of its own; the replica is of no use afterwards."""
         self._watch.remove()
+        if self._tap is not None:
+            self._tap.remove()
+        if self._factor_tap is not None:
+            self._factor_tap.remove()
         self._holding.release()

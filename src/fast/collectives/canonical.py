@@ -7,7 +7,8 @@ or does exactly the same. It has element-wise operations only, so cutting the te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -18,6 +19,35 @@ from fast.errors import UsageError
 
 _HALF = (torch.float16, torch.bfloat16)
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What each term is multiplied by before the sum, and what the sum is divided by; None for nothing."""
+
+    factors: tuple[float, ...] | None = None
+    divisor: float | None = None
+
+
+Rule = Callable[[Sequence[float]], Scaling]
+"""From everybody's weights to the scaling of a sum."""
+
+
+def mean_of(weights: Sequence[float]) -> Scaling:
+    """Equal weights, or those that add up to 0: a plain sum, divided by the number of terms."""
+    if len(set(weights)) == 1 or sum(weights) == 0:
+        return Scaling(divisor=len(weights))
+    return Scaling(tuple(weights), sum(weights))
+
+
+def sum_of(weights: Sequence[float]) -> Scaling:
+    """A sum has no weights."""
+    return Scaling()
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """In which numbers of this dtype are added."""
+    return torch.float32 if dtype in _HALF else dtype
 
 
 def canonical_mean(tensors: Sequence[Tensor], weights: Sequence[float], out: Tensor | None = None) -> Tensor:
@@ -38,24 +68,36 @@ def canonical_mean(tensors: Sequence[Tensor], weights: Sequence[float], out: Ten
 
 def add_up(tensors: Sequence[Tensor], weights: Sequence[float], out: Tensor) -> None:
     """The arithmetic of `canonical_mean`, without its checks: for slices, again and again."""
-    first = tensors[0]
-    if first.dtype in _HALF:
-        wide = torch.empty(first.shape, dtype=torch.float32)
-        add_up([tensor.to(torch.float32) for tensor in tensors], weights, wide)
-        out.copy_(wide)
-    elif len(set(weights)) == 1 or sum(weights) == 0:
-        if len(tensors) == 1:
-            out.copy_(first)
+    add_scaled(tensors, mean_of(weights), out)
+
+
+def add_scaled(tensors: Sequence[Tensor], scaling: Scaling, out: Tensor) -> None:
+    """The sum of these tensors, from the first to the last, into `out`, which must not be one of them."""
+    if scaling.factors is not None or len(tensors) == 1 or out.dtype in _HALF:
+        add_each(tensors, scaling, out)
+        return
+    torch.add(tensors[0], tensors[1], out=out)
+    for tensor in tensors[2:]:
+        out.add_(tensor)
+    if scaling.divisor is not None:
+        out.div_(scaling.divisor)
+
+
+def add_each(tensors: Iterable[Tensor], scaling: Scaling, out: Tensor) -> None:
+    """`add_scaled` for terms that are made one after another, perhaps in the same memory."""
+    total = out if out.dtype == wide(out.dtype) else torch.empty_like(out, dtype=torch.float32)
+    for place, tensor in enumerate(tensors):
+        term = tensor.to(total.dtype)
+        if scaling.factors is not None:
+            term = term * scaling.factors[place]
+        if place == 0:
+            total.copy_(term)
         else:
-            torch.add(first, tensors[1], out=out)
-        for tensor in tensors[2:]:
-            out.add_(tensor)
-        out.div_(len(tensors))
-    else:
-        torch.mul(first, weights[0], out=out)
-        for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
-            out.add_(tensor * weight)
-        out.div_(sum(weights))
+            total.add_(term)
+    if scaling.divisor is not None:
+        total.div_(scaling.divisor)
+    if total is not out:
+        out.copy_(total)
 
 
 class EqualMean:

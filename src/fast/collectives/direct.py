@@ -1,85 +1,88 @@
-"""Direct reduce-scatter and all-gather: the canonical order on any transport.
+"""Letters straight to whom they are for: the canonical order on any transport.
 
-Each member sends slice k of its tensor to member k; member k adds what it got in ascending order
-and sends the mean of its slice to everybody. 2 (P - 1) / P of the tensor per member, like a ring,
-but in two hops, and the order of the sum is ours.
+`direct`: each member sends slice k of its tensor to member k; member k adds what it got in ascending
+order and sends the sum of its slice to everybody. 2 (P - 1) / P of the tensor per member, like a
+ring, but in two hops, and the order of the sum is ours. Parameter servers that are spread over
+the workers move the same letters (scatter-reduce with broadcast).
+
+`exchange`: everybody sends everything to everybody and adds for itself, in ascending order. One hop,
+for tensors so small that only the latency counts.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import torch
 from torch import Tensor
 
-from fast.collectives.canonical import canonical_mean
-from fast.core.letter import Letter, union
-from fast.core.world import Need, Reduction, World
-from fast.view import ALIGN_BYTES
-
-_PIECE, _RESULT = "fast.piece", "fast.result"
-MEAN_TAGS = (_PIECE, _RESULT)
-"""The tags of letters that a mean consists of."""
+from fast.collectives.agreement import Company, company_of, others
+from fast.collectives.canonical import Rule, add_scaled, mean_of
+from fast.collectives.cutting import cut_evenly
+from fast.collectives.mail import Entry, Mail, check_like
 
 
-async def direct_mean(
-    world: World, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None
-) -> Reduction:
-    """The weighted mean over those of `among` who have not left.
+async def direct(
+    mail: Mail, values: Tensor, among: tuple[int, ...], entry: Entry, rule: Rule, out: Tensor
+) -> Company:
+    """The scaled sum of the values of those of `among` who are there, into `out`."""
+    company, cuts, terms = await _scatter(mail, values, among, entry)
+    places = dict(zip(company.members, cuts, strict=True))
+    mine = out[places[mail.id]]
+    add_scaled(terms, rule(company.weights), mine)
+    rest = company.others(mail.id)
+    mail.send(rest, mine)
+    for peer, theirs in (await mail.tensors(rest)).items():
+        part = out[places[peer]]
+        part.copy_(check_like(theirs, part, peer))
+    return company
 
-    Somebody who leaves has sent either all its pieces of this round or none, so all others come
-    to the same list of members; if it is shorter than they thought, they cut anew.
-    """
-    members, flat = among, tensor.reshape(-1)
+
+async def exchange(
+    mail: Mail, values: Tensor, among: tuple[int, ...], entry: Entry, rule: Rule, out: Tensor
+) -> Company:
+    """The same in one hop."""
+    company, terms = await all_to_all(mail, values, among, entry)
+    add_scaled(terms, rule(company.weights), out)
+    return company
+
+
+async def scatter_mean(
+    mail: Mail, values: Tensor, among: tuple[int, ...], entry: Entry
+) -> tuple[Company, Tensor]:
+    """This member's slice of the mean: the first half of `direct`."""
+    company, cuts, terms = await _scatter(mail, values, among, entry)
+    own = cuts[company.members.index(mail.id)]
+    mine = mail.memory("slice", own.stop - own.start, values.dtype, values.device)
+    add_scaled(terms, mean_of(company.weights), mine)
+    return company, mine
+
+
+async def all_to_all(
+    mail: Mail, values: Tensor, among: tuple[int, ...], entry: Entry
+) -> tuple[Company, list[Tensor]]:
+    """Everybody's values, in ascending order of the members."""
+    mail.send(others(among, mail.id), values, entry)
+    letters = await mail.collect(others(among, mail.id))
+    company = company_of(mail, among, entry, letters)
+    return company, [
+        values if peer == mail.id else check_like(letters[peer].tensor, values, peer)
+        for peer in company.members
+    ]
+
+
+async def _scatter(
+    mail: Mail, values: Tensor, among: tuple[int, ...], entry: Entry
+) -> tuple[Company, list[slice], list[Tensor]]:
+    """Everybody's values for this member's slice. If somebody is missing, the others cut anew."""
+    members = among
     while True:
-        cuts = _cuts(flat, len(members))
-        others = tuple(peer for peer in members if peer != world.id)
-        for peer in others:
-            piece = flat[cuts[members.index(peer)]]
-            world.send((peer,), _letter(world, _PIECE, piece, weight, present))
-        await world.wait(_PIECE, others, Need.ALL)
-        pieces = {peer: letter for peer in others if (letter := world.take_one(_PIECE, peer)) is not None}
-        here = tuple(peer for peer in members if peer == world.id or peer in pieces)
-        if here == members:
+        cuts = cut_evenly(len(members), values.numel(), values.element_size())
+        for peer, cut in zip(members, cuts, strict=True):
+            if peer != mail.id:
+                mail.send((peer,), values[cut], entry)
+        letters = await mail.collect(others(members, mail.id))
+        company = company_of(mail, members, entry, letters)
+        if company.members == members:
             break
-        members = here
-    return await _share_result(world, tensor, members, cuts, pieces, weight, present)
-
-
-async def _share_result(
-    world: World,
-    tensor: Tensor,
-    members: tuple[int, ...],
-    cuts: list[slice],
-    pieces: dict[int, Letter],
-    weight: float,
-    present: int | None,
-) -> Reduction:
-    others = tuple(pieces)
-    own = tensor.reshape(-1)[cuts[members.index(world.id)]]
-    inputs = [own if peer == world.id else pieces[peer].tensor for peer in members]
-    weights = [weight if peer == world.id else pieces[peer].weight for peer in members]
-    mine = canonical_mean(inputs, weights)
-    world.send(others, _letter(world, _RESULT, mine, 1.0, None))
-    await world.wait(_RESULT, others, Need.ALL)
-    result = torch.empty_like(tensor, memory_format=torch.contiguous_format).reshape(-1)
-    result[cuts[members.index(world.id)]] = mine
-    together = present
-    for peer in others:
-        letter = world.take_one(_RESULT, peer)
-        assert letter is not None, "whoever sent its piece sends its result before it can leave"
-        result[cuts[members.index(peer)]] = letter.tensor
-        together = union(together, pieces[peer].present)
-    return Reduction(result.view(tensor.shape), members, together)
-
-
-def _letter(world: World, tag: str, values: Tensor, weight: float, present: int | None) -> Letter:
-    return Letter(world.id, tag, values, steps=(0,), weight=weight, present=present)
-
-
-def _cuts(flat: Tensor, count: int) -> list[slice]:
-    """As equal as 64-byte boundaries allow; some are empty if there is little to cut."""
-    unit = ALIGN_BYTES // flat.element_size()
-    units = -(-flat.numel() // unit)
-    edges = [min(units * k // count * unit, flat.numel()) for k in range(count + 1)]
-    return [slice(a, b) for a, b in pairwise(edges)]
+        members = company.members
+    own = values[cuts[members.index(mail.id)]]
+    terms = [own if peer == mail.id else check_like(letters[peer].tensor, own, peer) for peer in members]
+    return company, cuts, terms

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from fast.parts.codecs.base import Codec
 
 Note = dict[str, Any]
 """Small typed data beside the tensor: numbers, strings, booleans and lists of them."""
@@ -37,6 +40,13 @@ class Letter:
     """Which parameters have a gradient, one bit each; None for all (or not a gradient)."""
     private: bool = False
     """Whether the tensor's memory belongs to the reader, so that folding may write into it."""
+    codec: list[Any] | None = None
+    """Of an encoded letter, whose tensor is bytes: the codec as plain data, as its `spec` gives it."""
+    dtype: torch.dtype | None = None
+    """Of an encoded letter: what the values are once they are decoded. Likewise their shape."""
+    shape: tuple[int, ...] | None = None
+    part: tuple[int, int, int] | None = None
+    """Of a letter that travels in pieces: (start, stop, total) of this piece in the flat tensor."""
 
     @property
     def count(self) -> int:
@@ -59,6 +69,8 @@ class Tag:
     carries: str = OTHER
     fold: Fold | None = None
     capacity: int = 64
+    codec: Codec | None = None
+    """How its letters are encoded on their way, unless `send` says otherwise."""
 
 
 def fold_newest(older: Letter, newer: Letter) -> Letter:

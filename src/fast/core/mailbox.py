@@ -7,13 +7,27 @@ from dataclasses import replace
 
 from fast.core.letter import Letter, Tag
 from fast.errors import MailboxFull
+from fast.wire import STEPS_LIMIT
+
+OWN = "fast."
+"""How the tags of collectives begin. They declare none, and take what they sent themselves."""
+OWN_CAPACITY = 4096
+
+
+def declared(tags: Mapping[str, Tag], name: str) -> Tag:
+    """The tag of this name, or what holds for one that nobody has declared."""
+    tag = tags.get(name)
+    if tag is not None:
+        return tag
+    return Tag(name, capacity=OWN_CAPACITY) if name.startswith(OWN) else Tag(name)
 
 
 class Mailbox:
     """Waiting letters, by tag and sender.
 
-    A tag with a fold keeps one letter per sender, whatever arrives; a tag without keeps them all,
-    up to its capacity. So memory is bounded by (tags x peers), never by time.
+    A tag with a fold keeps one letter per sender, whatever arrives (a second one where more updates
+    would come together than a header may count); a tag without keeps them all, up to its capacity.
+    So memory is bounded by (tags x peers), never by time. What has been read leaves nothing behind.
     """
 
     def __init__(self, tags: Mapping[str, Tag]) -> None:
@@ -22,14 +36,16 @@ class Mailbox:
 
     def deliver(self, letter: Letter) -> Sequence[Letter]:
         """Take a letter in. Returns those that folding has used up, whose memory isn't needed now."""
-        tag = self._tags.get(letter.tag) or Tag(letter.tag)
-        waiting = self._waiting.setdefault(letter.tag, {}).setdefault(letter.sender, [])
-        if waiting and tag.fold is not None:
-            folded = _owned(tag.fold(waiting[0], letter), waiting[0], letter)
-            used = [old for old in (waiting[0], letter) if old is not folded]
-            waiting[0] = folded
-            return used
-        if len(waiting) >= tag.capacity:
+        tag = declared(self._tags, letter.tag)
+        waiting = self._waiting.get(letter.tag, {}).get(letter.sender)
+        if not waiting:
+            self._waiting.setdefault(letter.tag, {})[letter.sender] = [letter]
+            return ()
+        if tag.fold is not None and waiting[-1].count + letter.count <= STEPS_LIMIT:
+            older = waiting[-1]
+            waiting[-1] = folded = _owned(tag.fold(older, letter), older, letter)
+            return [old for old in (older, letter) if old is not folded]
+        if tag.fold is None and len(waiting) >= tag.capacity:
             raise MailboxFull(
                 f"{len(waiting)} letters with tag {letter.tag!r} from peer {letter.sender} wait unread. "
                 "Read them, or declare in the strategy's `tags` how they fold (fold_sum, fold_newest "
@@ -40,23 +56,33 @@ class Mailbox:
         return ()
 
     def has(self, tag: str, sender: int) -> bool:
-        return bool(self._waiting.get(tag, {}).get(sender))
+        return sender in self._waiting.get(tag, ())
 
     def has_any(self, tag: str) -> bool:
-        return any(self._waiting.get(tag, {}).values())
+        return tag in self._waiting
 
     def take(self, tag: str, senders: Collection[int] | None = None) -> list[Letter]:
         """Everything that waits under this tag, ordered by sender and then by arrival."""
         waiting = self._waiting.get(tag)
-        if not waiting:
+        if waiting is None:
             return []
         chosen = sorted(waiting) if senders is None else sorted(s for s in senders if s in waiting)
-        return [letter for sender in chosen for letter in waiting.pop(sender)]
+        taken = [letter for sender in chosen for letter in waiting.pop(sender)]
+        if not waiting:
+            del self._waiting[tag]
+        return taken
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
         """The oldest letter of one sender."""
-        waiting = self._waiting.get(tag, {}).get(sender)
-        return waiting.pop(0) if waiting else None
+        senders = self._waiting.get(tag)
+        if senders is None or sender not in senders:
+            return None
+        letter = senders[sender].pop(0)
+        if not senders[sender]:
+            del senders[sender]
+        if not senders:
+            del self._waiting[tag]
+        return letter
 
     def letters(self) -> list[Letter]:
         """All that waits, for checkpoints and checkers."""

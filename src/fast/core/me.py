@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 
 from fast.core.account import Account
+from fast.core.buckets import Bucket, bucket_cuts, buckets_of
+from fast.core.coding import Coding, Opener
 from fast.core.letter import GRADIENT, Letter, Tag, union
-from fast.core.world import Need, Reduction, World
+from fast.core.replica import Replica, Tapped
+from fast.core.rounds import Rounds
+from fast.core.together import Together
+from fast.core.world import Need, World
 from fast.errors import PeerLost, UsageError
 from fast.membership import view_now
-from fast.trace import Applied, Included, Received, Reduced, Sent
+from fast.parts.codecs.base import Codec
+from fast.parts.factors import Factors, Place
+from fast.parts.topology import Topology
+from fast.trace import Applied, Included, Received, Sent
 from fast.view import View
 from fast.wire import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from fast.core.replica import Replica
     from fast.core.strategy import Strategy
 
 
 @final
-class Me:
+class Me(Together):
     """One participant. Worlds make it; a strategy's programs are called with it."""
 
     def __init__(self, world: World, replica: Replica, strategy: Strategy) -> None:
@@ -43,8 +50,13 @@ class Me:
         self._scratch: dict[str, Tensor] = {}
         self._tags: dict[str, Tag] = {tag.name: tag for tag in strategy.tags}
         self._fresh: list[Letter] = []
-        self._reduction: Reduction | None = None
-        self._guard: tuple[Tensor, int] | None = None
+        self._rounds = Rounds(self)
+        self.coding = Coding(world.seed, self.id, replica.layout, replica.weights.device)
+        self._opener = Opener(replica.layout)
+        world.layout = replica.layout
+        if strategy.uses_factors and isinstance(replica, Tapped):
+            replica.tap_factors()
+        self._buckets = buckets_of(replica.gradient, bucket_cuts(replica.layout, strategy.bucket_bytes))
 
     # Who I am and who is there
 
@@ -68,13 +80,23 @@ class Me:
     @property
     def edges(self) -> Mapping[int, float]:
         """Whom I hear in this round, with the mixing weight of each."""
+        return self._topology.neighbours(self.index, self.view, self.steps)
+
+    @property
+    def _topology(self) -> Topology:
         if self.strategy.topology is None:
             raise UsageError(f"{self.strategy!r} has no topology, so nobody has neighbours. Set `topology`.")
-        return self.strategy.topology.neighbours(self.index, self.view, self.steps)
+        return self.strategy.topology
 
     @property
     def neighbours(self) -> tuple[int, ...]:
-        return tuple(self.edges)
+        """Whom I hear in this round."""
+        return self._topology.heard(self.index, self.view, self.steps)
+
+    @property
+    def audience(self) -> Mapping[int, float]:
+        """Who hears me in this round, with the share of a push-sum that each gets; the rest is mine."""
+        return self._topology.audience(self.index, self.view, self.steps)
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -90,6 +112,13 @@ class Me:
     @property
     def gradient(self) -> Tensor:
         return self.replica.gradient
+
+    def factors(self, places: Sequence[Place]) -> list[Factors | None]:
+        """For each of these linear layers the activations and errors whose product is this step's
+        gradient, where that is less to send; for strategies with `uses_factors`."""
+        if not isinstance(self.replica, Tapped):
+            return [None] * len(places)
+        return self.replica.factors(places, len(self.world.start_view.workers))
 
     @property
     def samples(self) -> int:
@@ -127,14 +156,14 @@ class Me:
         read in this turn. From them come the staleness that is reported and which parameters
         have a gradient at all.
         """
-        self._check_guard()
-        included = self._fresh if of is None else of
-        if self._reduction is not None and gradient is self._reduction.tensor:
-            present = self._reduction.present
+        self._rounds.check_guards()
+        included, merged = self._fresh if of is None else of, self._rounds.merged
+        if merged is not None and gradient is merged.tensor:
+            present = merged.present
         else:
             present = None if self.is_server and not included else self._present_with(included)
-            if self._reduction is not None:  # the gradient was made of a mean over all of theirs
-                present = union(present, self._reduction.present)
+            if merged is not None:  # the gradient was made of a mean over all of theirs
+                present = union(present, merged.present)
         self._report_included(included)
         if of is None:
             self._fresh = []
@@ -164,35 +193,68 @@ class Me:
 
     # Letters
 
-    def send(self, to: int | Iterable[int], tensor: Tensor, tag: str, **note: Any) -> None:
-        """Send values to one peer or several. Never waits; ordered per pair and tag; as of now."""
+    def send(
+        self,
+        to: int | Iterable[int],
+        tensor: Tensor | Bucket,
+        tag: str,
+        *,
+        codec: Codec | None = None,
+        into: Tensor | None = None,
+        **note: Any,
+    ) -> None:
+        """Send values to one peer or several. Never waits; ordered per pair and tag; as of now.
+
+        Any tensor: of any shape and dtype, contiguous or not. A `codec` makes its bytes fewer; without
+        one the tag's own is used, if it has any. What the codec remembers belongs to the tag and to
+        this shape: one residual per channel, however many peers hear it. `into` gets the values
+        that the receivers will decode.
+        """
         targets = (to,) if isinstance(to, int) else tuple(to)
+        if not targets and into is None:
+            return
+        self._rounds.check_guards()
+        self.check_known(targets)
+        codec = codec or self._codec_of(tag)
+        letter = self._letter(tensor, tag, note)
+        if codec is not None:
+            letter = self.coding.encoded(letter, codec, into)
+        elif into is not None:
+            into.copy_(letter.tensor)
         if not targets:
             return
-        self._check_guard()
-        self._check_known(targets)
-        carries_gradient = self._carries(tag) == GRADIENT
-        letter = Letter(
-            sender=self.id,
-            tag=tag,
-            tensor=tensor,
-            steps=(self.steps,),
-            view=self.view.number,
-            version=self.version,
-            weight=float(self.samples) if carries_gradient else 1.0,
-            note=note,
-            present=self._present_of(tensor) if carries_gradient else None,
-        )
         if not self.world.observed:
             self.world.send(targets, letter)
             return
         began_ns = self.world.now()
         self.world.send(targets, letter)
         now = self.world.now()
-        nbytes = len(targets) * (HEADER_BYTES + tensor.numel() * tensor.element_size())
+        nbytes = len(targets) * (HEADER_BYTES + letter.tensor.numel() * letter.tensor.element_size())
         self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, now - began_ns))
 
-    def _check_known(self, peers: tuple[int, ...]) -> None:
+    def _letter(self, what: Tensor | Bucket, tag: str, note: dict[str, Any]) -> Letter:
+        carries_gradient = self._carries(tag) == GRADIENT
+        bucket = what if isinstance(what, Bucket) else None
+        tensor = what if isinstance(what, Tensor) else what.values
+        present = None
+        if carries_gradient:
+            own = tensor is self.gradient or bucket is not None
+            present = self.present_in(bucket) if own else self._present_with(self._fresh)
+        return Letter(
+            sender=self.id,
+            tag=tag,
+            tensor=tensor.detach(),
+            steps=(self.steps,),
+            view=self.view.number,
+            version=self.version,
+            weight=float(self.samples) if carries_gradient else 1.0,
+            note=note,
+            present=present,
+            part=None if bucket is None else bucket.part,
+        )
+
+    def check_known(self, peers: tuple[int, ...]) -> None:
+        """Refuse to talk to somebody who doesn't exist, or when nobody answers any more."""
         if self.ending:
             raise UsageError(
                 f"{self.strategy!r} sends or waits in end(), when everybody has taken its last step and nobody "
@@ -205,22 +267,43 @@ class Me:
                 f"are workers {there.workers} and servers {there.servers}; me.peers has the others."
             )
 
-    def _present_of(self, tensor: Tensor) -> int | None:
-        if tensor is self.gradient:
+    def present_in(self, bucket: Bucket | None) -> int | None:
+        """Which parameters have a gradient: of all, or of those in this bucket."""
+        if bucket is None or bucket.part is None:
             return self.replica.present
-        return self._present_with(self._fresh)
+        present = self.replica.present
+        return bucket.segments if present is None else present & bucket.segments
 
     def _carries(self, tag: str) -> str:
         declared = self._tags.get(tag)
         return declared.carries if declared else ""
 
-    def letters(self, tag: str) -> list[Letter]:
-        """What has arrived since, ordered by sender. Never waits."""
-        return self._read(self.world.take(tag, None))
+    def _codec_of(self, tag: str) -> Codec | None:
+        declared = self._tags.get(tag)
+        return declared.codec if declared else None
+
+    async def buckets(self) -> AsyncIterator[Bucket]:
+        """This step's gradient in slices, each as soon as backward has computed it: the last
+        parameters first. All in one where the strategy has no `bucket_bytes`."""
+        for bucket in self._buckets:
+            await self.world.gradient_ready(bucket.number)
+            yield bucket
+
+    async def stream(
+        self, to: int | Iterable[int], tag: str, *, codec: Codec | None = None, **note: Any
+    ) -> None:
+        """Send this step's gradient, bucket by bucket as they become ready; it arrives as one letter."""
+        targets = (to,) if isinstance(to, int) else tuple(to)
+        async for bucket in self.buckets():
+            self.send(targets, bucket if bucket.part else self.gradient, tag, codec=codec, **note)
+
+    def letters(self, tag: str, from_: Iterable[int] | None = None) -> list[Letter]:
+        """What has arrived since (from these peers), ordered by sender. Never waits."""
+        return self._read(self.world.take(tag, None if from_ is None else tuple(from_)))
 
     async def receive(self, tag: str, from_: int) -> Letter:
         """The next letter of one peer. PeerLost if it can't come any more."""
-        self._check_known((from_,))
+        self.check_known((from_,))
         await self.world.wait(tag, (from_,), Need.ALL)
         letter = self.world.take_one(tag, from_)
         if letter is None:
@@ -235,15 +318,15 @@ class Me:
     async def gather(self, tag: str, peers: Iterable[int]) -> tuple[dict[int, Letter], tuple[int, ...]]:
         """The next letter of each of these peers, and who of them is gone."""
         wanted = tuple(peers)
-        self._check_known(wanted)
+        self.check_known(wanted)
         await self.world.wait(tag, wanted, Need.ALL)
         got = {}
         for peer in wanted:
             letter = self.world.take_one(tag, peer)
             if letter is not None:
                 got[peer] = letter
-        self._read(list(got.values()))
-        return got, tuple(peer for peer in wanted if peer not in got)
+        read = dict(zip(got, self._read(list(got.values())), strict=True))
+        return read, tuple(peer for peer in wanted if peer not in read)
 
     async def news(self, tag: str) -> list[Letter]:
         """What has arrived, after waiting for at least one letter or a change of view."""
@@ -261,6 +344,7 @@ class Me:
             now = self.world.now()
             for letter in letters:
                 self.world.emit(Received(self.id, now, letter.sender, letter.tag, tuple(letter.steps)))
+        letters = [letter if letter.codec is None else self._opener.open(letter) for letter in letters]
         for letter in letters:
             if letter.tensor.device != self.weights.device:
                 letter.tensor = letter.tensor.to(self.weights.device)
@@ -284,47 +368,6 @@ class Me:
                 late = self.version - letter.version if self.is_server else max(0, self.steps - step)
                 self.world.emit(Included(self.id, now, letter.sender, letter.tag, late))
 
-    # Collectives
-
-    async def mean(
-        self,
-        tensor: Tensor,
-        among: Iterable[int] | None = None,
-        *,
-        weight: float = 1.0,
-        read_only: bool = False,
-    ) -> Tensor:
-        """The mean over the workers who are still in, in canonical order; the input stays intact.
-
-        The result is the caller's until its next `mean`. With `read_only=True` it may be memory
-        that all of them read (one copy less): writing into it is refused.
-        """
-        self._check_guard()
-        group = self.world.start_view.workers if among is None else tuple(sorted(among))
-        self._check_known(group)
-        if not tensor.is_floating_point():
-            raise UsageError(
-                f"mean() needs floating point numbers and got {tensor.dtype}; convert them first"
-            )
-        present = self.replica.present if tensor is self.gradient else None
-        reduction = await self.world.collective(tensor, group, float(weight), present, read_only)
-        self._reduction = reduction if tensor is self.gradient else None
-        self._guard = (reduction.tensor, reduction.tensor._version) if read_only else None
-        if self.world.observed:
-            size, nbytes = len(reduction.members), tensor.numel() * tensor.element_size()
-            share = 2 * (size - 1) * nbytes // size
-            now, members = self.world.now(), reduction.members
-            self.world.emit(Reduced(self.id, now, share, members, reduction.took_ns))
-        return reduction.tensor
-
-    def _check_guard(self) -> None:
-        """A read-only result that somebody wrote into has spoilt the other peers' results."""
-        if self._guard is not None and self._guard[0]._version != self._guard[1]:
-            raise UsageError(
-                f"{self.strategy!r} changed the result of mean(..., read_only=True) in place, which the "
-                "other workers read too. Leave read_only out, and the result is yours to change."
-            )
-
     # Turns, called by core.turns
 
     def _view_now(self) -> View:
@@ -332,14 +375,17 @@ class Me:
         if not departures:
             return self.view
         step = self.steps if self.strategy.synchronous else None
-        return view_now(self.world.start_view, departures, keep=self.id, step=step)
+        topology, start = self.strategy.topology, self.world.start_view
+        period = 1 if topology is None else topology.period(len(start.workers))
+        return view_now(start, departures, keep=self.id, step=step, period=period)
 
     def open_turn(self) -> None:
         if not self.is_server:  # a server's view changes in `news`, so that no departure passes it by
             self.view = self._view_now()
         self._fresh = []
-        self._reduction = None
+        self._rounds.open()
 
     def close_turn(self) -> None:
-        self._check_guard()
+        self._rounds.close()
+        self._opener.recycle()
         self.world.turn_ended()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from fast.parts.factors import Factors, Place
 from fast.view import Layout
 
 
@@ -36,3 +38,14 @@ class Replica(Protocol):
         """Weights, buffers and the optimizer's state, to be given back to `load_state_dict`."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Tapped(Protocol):
+    """A replica that can give the factors of its linear layers' gradients; others just have gradients."""
+
+    def tap_factors(self) -> None:
+        """From now on keep what factors are made of."""
+
+    def factors(self, wanted: Sequence[Place], workers: int = 2) -> list[Factors | None]:
+        """For each place the factors of this step's gradient, if they are exact and less to send."""

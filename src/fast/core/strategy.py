@@ -30,11 +30,18 @@ class Strategy:
     synchronous: bool = False
     """Whether workers go in lock-step with those they hear. Then a departure changes the view of
     all workers at the same step, and real and simulated runs give the same bits."""
-    identity_alone: ClassVar[bool] = False
+    identity_alone: bool = False
     """Whether with one worker this is exactly training without FAST."""
     replicas_agree: ClassVar[bool] = False
     """Whether all replicas that are still in are equal after every step. Then one that left early
     is only an older version of the others, and the representative model leaves it out."""
+    racy: ClassVar[bool] = False
+    """Whether it reads peers' memory without asking (`me.publish`, `me.read`): then no run promises bits."""
+    uses_factors: ClassVar[bool] = False
+    """Whether it wants the activations and errors of linear layers beside their gradients."""
+    bucket_bytes: int | None = None
+    """The least size of a bucket of the gradient that is exchanged while backward still runs; None
+    for no such overlap. Only for strategies that use `me.buckets`, `me.stream` or `me.mean_gradient`."""
     computes_gradient: ClassVar[bool] = False
     """Whether `step` computes its gradient itself, with `me.backward(loss)`."""
     knobs: Mapping[str, tuple[object, ...]] = MappingProxyType({})

@@ -19,7 +19,12 @@ def drive(program: Coroutine[Any, Any, Result]) -> Result:
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     program.close()
-    raise FastError(
+    raise foreign_request(request)
+
+
+def foreign_request(request: object) -> FastError:
+    """What to say to a program that waited for something that no world knows."""
+    return FastError(
         f"the program waited for {request!r}, which is not a request of this world. "
         "Inside a strategy, await only what `me` offers; never asyncio."
     )

@@ -4,22 +4,26 @@ A world belongs to one participant. Clock, randomness, messages and failures all
 which is why the same program runs on real processes and in virtual time, and why recording,
 tracing and faults are wrappers around a World.
 
-The two waiting verbs are coroutines. The real world blocks inside them; the simulated world
-yields to its event loop. A program can't tell the difference.
+The waiting verbs are coroutines. The real world blocks inside them; the simulated world yields
+to its event loop. A program can't tell the difference.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from torch import Tensor
 
 from fast.core.letter import Letter
+from fast.parts.codecs.base import Coder
 from fast.trace import Record
-from fast.view import View
+from fast.view import Layout, View
+
+_ROUND = "fast."
 
 
 class Need(Enum):
@@ -31,6 +35,76 @@ class Need(Enum):
     """Anybody has a letter waiting, or one of the peers has left (or there is none to wait for)."""
 
 
+class Kind(Enum):
+    """What a collective gives each of its members."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    REDUCE_SCATTER = "reduce_scatter"
+    """The mean of one's own slice: `cut_evenly` says which."""
+    ALL_GATHER = "all_gather"
+    """Everybody's tensor, in a row: shape (members, *shape)."""
+    BROADCAST = "broadcast"
+    """The tensor of `source`."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a cost model needs to know of the way to a peer."""
+
+    latency_s: float
+    rate_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One collective, as one of its members asks for it."""
+
+    tensor: Tensor
+    among: tuple[int, ...]
+    """Ascending. Those who have left are not waited for."""
+    kind: Kind = Kind.MEAN
+    weight: float = 1.0
+    """How much this member's tensor counts in a mean."""
+    present: int | None = None
+    read_only: bool = False
+    """Whether the result may be memory that the other members read too."""
+    algorithm: str = "auto"
+    """By name, or chosen by the cost model."""
+    any_order: bool = False
+    """Whether the terms of a sum may be added in another order than that of the members."""
+    coder: Coder | None = None
+    """How the tensor is encoded on its way; None for not at all."""
+    source: int = 0
+    """Of a broadcast."""
+    lane: int = 0
+    """Rounds that are under way at once go in different lanes; all members number them alike."""
+    part: tuple[int, int, int] | None = None
+    """(start, stop, total) where the tensor is a slice of a flat one whose mean is made in pieces."""
+
+    @property
+    def tag(self) -> str:
+        """Under which its letters travel."""
+        return f"{_ROUND}{self.lane}"
+
+
+def is_round(tag: str) -> bool:
+    """Whether letters with this tag belong to a round."""
+    return tag.startswith(_ROUND) and tag[len(_ROUND) :].isdecimal()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What a program that must not wait yields where it would have to: see `Ticket`."""
+
+    ready: Callable[[], bool]
+    block: Callable[[], Coroutine[Any, Any, None]]
+    """Waits until it is ready, where waiting is allowed."""
+
+    def __await__(self) -> Generator[Pause, None, None]:
+        yield self
+
+
 @dataclass(slots=True)
 class Reduction:
     """What a collective mean gives back."""
@@ -40,6 +114,10 @@ class Reduction:
     present: int | None = None
     took_ns: int = 0
     """Moving and adding, without what others had to be waited for."""
+    nbytes: int | None = None
+    """What this member sent, headers included; None for the traffic of an in-place mean."""
+    whole: Tensor | None = None
+    """Of a round over a slice: the flat result that it is a slice of, where there is one in one piece."""
 
 
 class World(ABC):
@@ -48,6 +126,14 @@ class World(ABC):
     id: int
     start_view: View
     """Everybody who was there at the start; ids are never reused."""
+    seed: int
+    """Of the whole run; streams of random numbers are made from it."""
+    link: Link
+    """How fast the way to a peer is, for cost models: an order of magnitude."""
+    layout: Layout | None = None
+    """Of this participant's flat tensors, once it has any: encoded letters are opened by it."""
+    polled: bool = False
+    """Whether the program under way must not wait but pause: a ticket drives it."""
 
     @abstractmethod
     def now(self) -> int:
@@ -73,17 +159,37 @@ class World(ABC):
     def take_one(self, tag: str, sender: int) -> Letter | None:
         """The oldest letter that has arrived from one sender. Never waits."""
 
-    @abstractmethod
     async def wait(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         """Wait until `take` has what is needed."""
+        if not self.polled:
+            await self.block(tag, peers, need)
+            return
+        while not self.ready(tag, peers, need):
+            await Pause(lambda: self.ready(tag, peers, need), lambda: self.block(tag, peers, need))
 
     @abstractmethod
-    async def collective(
-        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, read_only: bool
-    ) -> Reduction:
-        """The weighted mean over those of `among` who have not left, added in ascending order.
+    async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
+        """`wait` where waiting is allowed."""
 
-        With `read_only` the result may be memory that the other peers read too."""
+    @abstractmethod
+    def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
+        """Whether `wait` would return at once."""
+
+    @abstractmethod
+    async def collective(self, round_: Round) -> Reduction:
+        """Take part in a round with those of its group who have not left."""
+
+    @abstractmethod
+    async def gradient_ready(self, number: int) -> None:
+        """Wait until bucket `number` of this step's gradient has been computed."""
+
+    @abstractmethod
+    def publish(self, name: str, tensor: Tensor) -> Tensor:
+        """Let peers read this tensor whenever they like; returns the memory that they read."""
+
+    @abstractmethod
+    async def read(self, peer: int, name: str) -> Tensor | None:
+        """What a peer has published, as it is in this moment; None if there is nothing."""
 
     @abstractmethod
     def turn_ended(self) -> None:

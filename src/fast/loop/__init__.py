@@ -7,8 +7,8 @@ Never: takes the loop away from the user.
 
 from fast.loop.consolidation import consolidate
 from fast.loop.data import own, shard
-from fast.loop.joining import join
+from fast.loop.joining import final_backward, join
 from fast.loop.session import whoami
 from fast.loop.worker import Worker
 
-__all__ = ["Worker", "consolidate", "join", "own", "shard", "whoami"]
+__all__ = ["Worker", "consolidate", "final_backward", "join", "own", "shard", "whoami"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -11,6 +13,7 @@ from torch import nn
 
 from fast.adapters import TorchReplica
 from fast.core import Strategy
+from fast.core.buckets import bucket_cuts
 from fast.engine import Seat, current_seat
 from fast.errors import NotFinite, UsageError
 from fast.loop.loading import strategy_from
@@ -31,6 +34,7 @@ def join(
     *,
     before_apply: Callable[[], None] | None = None,
     check_finite: bool = False,
+    accumulate: int = 1,
     observers: Iterable[Observer] = (),
 ) -> tuple[Model, Optimizer]:
     """Train this model together with the other workers. Returns the same two objects.
@@ -38,6 +42,10 @@ def join(
     The exchange happens inside `optimizer.step()`. `before_apply` is called right before the
     optimizer moves the weights, when `p.grad` holds the *merged* gradient: clip there.
     `check_finite` refuses a gradient with NaN or infinity before it can spread.
+
+    A strategy with `bucket_mb` sends parts of the gradient while backward is still running. If
+    several backward passes are accumulated into one step, say how many with `accumulate`; with 0,
+    run the last one inside `with fast.final_backward():`.
 
     A script that calls this also runs plainly: one worker, no launcher, and with every preset
     the same result as without FAST.
@@ -48,7 +56,8 @@ def join(
     if seat.workers == 1 and chosen.identity_alone:
         session = _join_alone(seat, model, optimizer, before_apply, check_finite)
     else:
-        session = _join_others(seat, model, optimizer, chosen, before_apply, check_finite, observers)
+        options = _Options(before_apply, check_finite, accumulate, observers)
+        session = _join_others(seat, model, optimizer, chosen, options)
     seat.sessions.append(session)
     return model, optimizer
 
@@ -77,6 +86,23 @@ def _check(model: object, optimizer: object) -> None:
             "the optimizer holds none of the model's parameters. Was the model made anew after it? "
             "Make the optimizer from model.parameters() of the model that you join."
         )
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What `join` was told beside model, optimizer and strategy."""
+
+    before_apply: Callable[[], None] | None
+    check_finite: bool
+    accumulate: int
+    observers: Iterable[Observer]
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 0:
+            raise UsageError(
+                f"join(accumulate={self.accumulate}): it counts backward passes per step, or is 0 if you mark the last "
+                "one with `with fast.final_backward():`"
+            )
 
 
 # One worker
@@ -128,9 +154,7 @@ def _join_others(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     strategy: Strategy,
-    before_apply: Callable[[], None] | None,
-    check_finite: bool,
-    observers: Iterable[Observer],
+    options: _Options,
 ) -> Session:
     if any(session.runtime is not None for session in seat.sessions):
         raise UsageError(
@@ -138,7 +162,7 @@ def _join_others(
             "torch.nn.ModuleDict, with one optimizer whose parameter groups hold their parameters."
         )
     servers = _servers(strategy, seat.workers)
-    if servers and before_apply is not None:
+    if servers and options.before_apply is not None:
         raise UsageError(
             f"before_apply can't be called with {strategy!r}: its optimizer runs on a server, which never runs "
             "your code. Change this worker's own gradient before optimizer.step(), or take a strategy "
@@ -152,8 +176,8 @@ def _join_others(
         model,
         optimizer,
         allocate=transport.allocate,
-        before_apply=before_apply,
-        check_finite=check_finite,
+        before_apply=options.before_apply,
+        check_finite=options.check_finite,
         say=seat.say,
     )
     if seat.id == 0:
@@ -167,13 +191,42 @@ def _join_others(
         strategy,
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,
         deadline_s=seat.deadline_s,
-        observers=observers,
+        observers=options.observers,
         say=seat.say,
     )
     session = Session(model, optimizer, runtime)
     _take_over_step(optimizer, session, runtime, replica)
+    _overlap(session, runtime, replica, strategy, options.accumulate)
     runtime.join()
     return session
+
+
+def _overlap(
+    session: Session, runtime: WorkerRuntime, replica: TorchReplica, strategy: Strategy, accumulate: int
+) -> None:
+    """Let backward tell when a bucket is complete, if the strategy exchanges buckets."""
+    cuts = bucket_cuts(replica.layout, strategy.bucket_bytes)
+    if len(cuts) > 1:
+        places = [[n for n in range(bits.bit_length()) if bits >> n & 1] for _, bits in cuts]
+        replica.tap_buckets(places, accumulate, session.peek_samples, runtime.bucket_ready)
+
+
+@contextmanager
+def final_backward() -> Iterator[None]:
+    """Inside, backward is the last one before `optimizer.step()`: parts of the gradient may already
+    be sent while it runs. For `join(..., accumulate=0)`."""
+    taps = [
+        session.runtime.replica
+        for session in current_seat().sessions
+        if session.runtime is not None and isinstance(session.runtime.replica, TorchReplica)
+    ]
+    for replica in taps:
+        replica.final_backward(True)
+    try:
+        yield
+    finally:
+        for replica in taps:
+            replica.final_backward(False)
 
 
 def view_of(workers: int, servers: int) -> View:

@@ -25,10 +25,15 @@ class Session:
     def count(self, samples: int) -> None:
         self.pending_samples = samples + (self.pending_samples or 0)
 
+    def peek_samples(self) -> int:
+        """For the step that is being computed."""
+        return 1 if self.pending_samples is None else self.pending_samples
+
     def take_samples(self) -> int:
         """For one step; without `shard` or `own` every step weighs the same."""
-        samples, self.pending_samples = self.pending_samples, None
-        return 1 if samples is None else samples
+        samples = self.peek_samples()
+        self.pending_samples = None
+        return samples
 
 
 class Place(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,10 @@ from fast.errors import UsageError
 from fast.loop.data import shard
 from fast.loop.joining import join
 from fast.parts import Topology
+from fast.parts.codecs import Codec
 
-Iteration = Callable[[Me, Any, Sequence[Letter]], None]
+Iteration = Callable[[Me, Any, Sequence[Letter]], Awaitable[None] | None]
+"""A function, or an `async def` that may wait: for letters, for rounds with the others."""
 UPDATE = "update"
 
 
@@ -23,14 +25,22 @@ class Iterations(Strategy):
     """A strategy whose step is the user's function; it computes the gradient itself."""
 
     computes_gradient = True
-    tags = (Tag(UPDATE, carries=GRADIENT, fold=fold_sum),)
 
-    def __init__(self, topology: Topology, iteration: Iteration, batches: Callable[[Me], Any]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        iteration: Iteration,
+        batches: Callable[[Me], Any],
+        codec: Codec | None = None,
+    ) -> None:
         self.topology, self.iteration, self.batches = topology, iteration, batches
+        self.tags = (Tag(UPDATE, carries=GRADIENT, fold=fold_sum, codec=codec),)
         self.call = f"Worker({topology!r}, {getattr(iteration, '__name__', 'iteration')})"
 
     async def step(self, me: Me) -> None:
-        self.iteration(me, self.batches(me), me.letters(UPDATE))
+        waiting = self.iteration(me, self.batches(me), me.letters(UPDATE))
+        if waiting is not None:
+            await waiting
 
 
 class Worker:
@@ -38,11 +48,13 @@ class Worker:
 
     `iteration(me, batch, updates)` computes a gradient (`me.backward(loss)`), sends what it likes to
     `me.neighbours` under the tag "update", includes the `updates` that have arrived as it likes,
-    and moves the weights with `me.apply(gradient)`. A topology is a ready one, or built by
-    attaching places: `fast.topologies.Channels().attach(0, 1).attach(1, 2)`.
+    and moves the weights with `me.apply(gradient)`. Written as `async def` it may also wait: for
+    `me.receive`, `me.gather`, `me.mean`, `me.all_reduce` and the like. A topology is a ready one, or
+    built by attaching places: `fast.topologies.Channels().attach(0, 1).attach(1, 2)`. `codec` is
+    how updates are encoded, unless `me.send` is given another one.
     """
 
-    def __init__(self, topology: Topology, iteration: Iteration) -> None:
+    def __init__(self, topology: Topology, iteration: Iteration, *, codec: Codec | None = None) -> None:
         if not isinstance(topology, Topology):
             raise UsageError(
                 f"fast.Worker needs a topology, such as fast.topologies.Torus(), and got {topology!r}"
@@ -51,12 +63,12 @@ class Worker:
             raise UsageError(
                 f"fast.Worker needs a function iteration(me, batch, updates) and got {iteration!r}"
             )
-        self.topology, self.iteration = topology, iteration
+        self.topology, self.iteration, self.codec = topology, iteration, codec
         self._batch: Any = None
 
     def strategy(self, batches: Callable[[Me], Any] | None = None) -> Strategy:
         """As a strategy, for the simulator; `batches(me)` gives the batch of the current step."""
-        return Iterations(self.topology, self.iteration, batches or (lambda me: self._batch))
+        return Iterations(self.topology, self.iteration, batches or (lambda me: self._batch), self.codec)
 
     def train(
         self,

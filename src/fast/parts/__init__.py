@@ -6,6 +6,42 @@ Never: keeps state of its own, sends anything, or knows which strategy uses it.
 """
 
 from fast.parts.merge import RULES, Rule, mean, sum_
-from fast.parts.topology import TOPOLOGIES, Channels, Full, Ring, Topology, Torus
+from fast.parts.topology import (
+    TOPOLOGIES,
+    Bipartite,
+    Channels,
+    Exponential,
+    Full,
+    Graph,
+    Grid,
+    Hypercube,
+    RandomRegular,
+    Ring,
+    Rotating,
+    Star,
+    Topology,
+    Torus,
+    Tree,
+)
 
-__all__ = ["RULES", "TOPOLOGIES", "Channels", "Full", "Ring", "Rule", "Topology", "Torus", "mean", "sum_"]
+__all__ = [
+    "RULES",
+    "TOPOLOGIES",
+    "Bipartite",
+    "Channels",
+    "Exponential",
+    "Full",
+    "Graph",
+    "Grid",
+    "Hypercube",
+    "RandomRegular",
+    "Ring",
+    "Rotating",
+    "Rule",
+    "Star",
+    "Topology",
+    "Torus",
+    "Tree",
+    "mean",
+    "sum_",
+]

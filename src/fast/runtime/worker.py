@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor
 
 from fast.collectives.canonical import canonical_mean
 from fast.core import Me, Replica, Strategy, drive, end_turn, start, step_turn
+from fast.core.buckets import BUCKET_LIMIT
 from fast.core.seeds import gradient_seed
+from fast.core.turns import foreign_request
 from fast.errors import UsageError
 from fast.runtime.rendezvous import Hello, await_phase, meet, pack, read, unpacked_like
-from fast.runtime.world import RealWorld
+from fast.runtime.world import Backward, RealWorld
 from fast.trace import Observer
 from fast.transport import Phase, Transport
 from fast.view import View
@@ -66,6 +68,8 @@ class WorkerRuntime:
         self.me = Me(self.world, replica, strategy)
         self.samples = 0
         self._seed = seed
+        self._turn: Coroutine[Any, Any, None] | None = None
+        """This step's turn, if it has begun while backward was still running."""
 
     @property
     def finished(self) -> bool:
@@ -96,17 +100,38 @@ class WorkerRuntime:
         if not self.strategy.computes_gradient:
             self.me.account.computed()
             self.replica.collect()
-        drive(step_turn(self.me))
+        self.world.buckets_ready = BUCKET_LIMIT
+        drive(self._turn or step_turn(self.me))
+        self._turn, self.world.buckets_ready = None, 0
         self.replica.settle()
         self.samples += self.replica.samples
         self.transport.set_progress(self.me.steps, self.samples)
         seed_gradient(self._seed, self.me.id, self.me.steps)
         self.me.account.turned()
 
+    def bucket_ready(self, number: int) -> None:
+        """Backward has computed this bucket: begin or go on with the step's turn, which comes back
+        when it needs the next one."""
+        if self.finished:
+            return
+        self.world.buckets_ready = number + 1
+        if self._turn is None:
+            self._turn = step_turn(self.me)
+        request = self._turn.send(None)
+        if not isinstance(request, Backward):
+            raise foreign_request(request)
+
     # The end
 
     def leave(self) -> None:
         """This worker's loop has ended; the others go on without it."""
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+            raise UsageError(
+                "the loop ended after a backward() without optimizer.step(), when parts of that gradient had already "
+                "been sent: the other workers wait for the rest. Step after every backward, or leave bucket_mb out."
+            )
         if not self.finished:
             self._hand_over()
             self.transport.set_progress(self.me.steps, self.samples)

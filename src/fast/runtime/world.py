@@ -5,20 +5,26 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fast.collectives.direct import MEAN_TAGS, direct_mean
+from fast.collectives.performing import Performer
 from fast.core import Letter, Mailbox, Need, Reduction, Tag, World
+from fast.core.buckets import BUCKET_LIMIT
+from fast.core.intake import Intake
+from fast.core.mailbox import declared
 from fast.core.seeds import stream_seed
-from fast.errors import UsageError
+from fast.core.world import Kind, Pause, Round, is_round
+from fast.errors import MailboxFull, UsageError, WireError
+from fast.runtime.outbox import Outbox
 from fast.runtime.patience import Deadline
 from fast.trace import Choosy, Dropped, Listeners, Observer, Record, Waited
 from fast.transport import Phase, Transport
-from fast.transport.base import Patience
+from fast.transport.base import Patience, Reducing
 from fast.view import View
 
 _NAP_S = 0.1
@@ -44,15 +50,24 @@ class RealWorld(World):
     ) -> None:
         self.id, self.start_view, self.transport = transport.id, view, transport
         self.patience = Deadline(transport, (*view.workers, *view.servers), deadline_s, say)
+        self.seed, self.link = seed, transport.link
         self._tags = {tag.name: tag for tag in tags}
         self._mailbox = Mailbox(self._tags)
-        self._outboxes: dict[int, Mailbox] = {}
+        self._intake = Intake(self._tags, lambda: self.layout)
+        self._outboxes: dict[int, Outbox] = {}
+        self._refused: dict[int, WireError] = {}
+        self._flooded: MailboxFull | None = None
         self._taken: list[Letter] = []
+        self._of_rounds: dict[tuple[str, int], Letter] = {}
         self._random = random.Random(stream_seed(seed, "draw", self.id))
         self.observe(observers)
-        self._results: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._results: dict[tuple[int, int, torch.dtype], Tensor] = {}
         self._others = tuple(p for p in (*view.workers, *view.servers) if p != self.id)
+        self._performer = Performer(self)
         self._waited_ns = 0
+        self.buckets_ready = 0
+        """So many buckets of this step's gradient have been computed."""
+        self._backward = Backward()
         self._heart = _Heart(transport, deadline_s)
 
     now = staticmethod(time.monotonic_ns)
@@ -72,35 +87,36 @@ class RealWorld(World):
         for peer in to:
             if peer not in here:
                 self.emit(Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left"))
-        outboxes = self._outboxes
-        queued = tuple(p for p in here if p in outboxes and outboxes[p].has(letter.tag, self.id))
+        queued = tuple(p for p in here if p in self._outboxes and self._outboxes[p].holds(letter.tag))
         direct = tuple(peer for peer in here if peer not in queued)
-        refused = self.transport.post(direct, letter, self._limit(letter.tag)) if direct else ()
+        refused = self.transport.post(direct, letter, self._limit(letter)) if direct else ()
         for peer in queued + refused:
-            outbox = self._outboxes.setdefault(peer, Mailbox(self._tags))
-            outbox.deliver(replace(letter, tensor=letter.tensor.clone(), private=True))
+            if peer not in self._outboxes:
+                self._outboxes[peer] = Outbox(self._tags, lambda: self.layout)
+            self._outboxes[peer].put(letter)
         self._flush()
 
-    def _limit(self, tag: str) -> int:
-        declared = self._tags.get(tag) or Tag(tag)
-        return declared.capacity if declared.fold is None else _FOLDING_LIMIT
+    def _limit(self, letter: Letter) -> int:
+        """How many letters of its tag may wait at a receiver; pieces of one count together."""
+        tag = declared(self._tags, letter.tag)
+        limit = tag.capacity if tag.fold is None else _FOLDING_LIMIT
+        return limit if letter.part is None else limit * BUCKET_LIMIT
 
     def _flush(self) -> None:
         """Send what had no room before."""
         for peer, outbox in self._outboxes.items():
             if not len(outbox):
                 continue
-            waiting, self._outboxes[peer] = outbox.letters(), Mailbox(self._tags)
-            has_left = self.transport.phase(peer) >= Phase.SETTLED  # until then it waits for what was sent
-            full: set[str] = set()
-            for letter in waiting:
-                if has_left:
-                    self.emit(
-                        Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left")
-                    )
-                elif letter.tag in full or self.transport.post((peer,), letter, self._limit(letter.tag)):
-                    full.add(letter.tag)  # what comes after it under this tag stays behind it
-                    self._outboxes[peer].deliver(letter)
+            if self.transport.phase(peer) >= Phase.SETTLED:  # until then it waits for what was sent
+                for letter in outbox.drop():
+                    why = "the receiver has left"
+                    self.emit(Dropped(self.id, self.now(), self.id, peer, letter.tag, why))
+            else:
+                outbox.flush(partial(self._post, peer))
+
+    def _post(self, peer: int, letter: Letter) -> bool:
+        """Whether there was room for it."""
+        return not self.transport.post((peer,), letter, self._limit(letter))
 
     @property
     def unsent(self) -> tuple[int, ...]:
@@ -116,7 +132,36 @@ class RealWorld(World):
         if self._outboxes:
             self._flush()
         for letter in self.transport.arrivals():
-            self.transport.release(self._mailbox.deliver(letter))
+            whole = self._taken_in(letter)
+            if whole is not letter:
+                self.transport.release((letter,))
+            if whole is not None:
+                self._deliver(whole)
+        for sender, why in self.transport.refusals():
+            self._refuse(sender, why)
+        if self._flooded is not None:
+            raise self._flooded
+
+    def _deliver(self, letter: Letter) -> None:
+        try:
+            used = self._mailbox.deliver(letter)
+        except MailboxFull as error:
+            self._flooded = error  # raised when what the others sent has been taken in
+            return
+        self.transport.release(used)
+        self._intake.recycle(used)
+
+    def _taken_in(self, letter: Letter) -> Letter | None:
+        try:
+            return self._intake.take(letter)
+        except WireError as error:
+            self._refuse(letter.sender, error)
+            return None
+
+    def _refuse(self, sender: int, error: WireError) -> None:
+        """What a peer sent can't be read. Whoever waits for that peer is told; the others go on."""
+        self._refused[sender] = error
+        self.emit(Dropped(self.id, self.now(), sender, self.id, "?", str(error)))
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
         self.pump()
@@ -126,7 +171,14 @@ class RealWorld(World):
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
         letter = self._mailbox.take_one(tag, sender)
-        if letter is not None:
+        if letter is not None and is_round(tag):
+            # A round has used up a letter when it takes the next one of that sender, and one turn may
+            # hold any number of rounds.
+            used = self._of_rounds.pop((tag, sender), None)
+            if used is not None:
+                self.transport.release((used,))
+            self._of_rounds[tag, sender] = letter
+        elif letter is not None:
             self._taken.append(letter)
         return letter
 
@@ -136,13 +188,17 @@ class RealWorld(World):
         return len(self._mailbox)
 
     def turn_ended(self) -> None:
+        if self._of_rounds:
+            self.transport.release(self._of_rounds.values())
+            self._of_rounds.clear()
         if self._taken:
             self.transport.release(self._taken)
+            self._intake.recycle(self._taken)
             self._taken.clear()
 
     # Waiting
 
-    async def wait(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
+    async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         missing = self._missing(tag, peers, need)
         if not missing:
             return
@@ -152,10 +208,19 @@ class RealWorld(World):
             token = self.transport.listen()
             missing = self._missing(tag, peers, need)
             if missing:
+                self._check_readable(missing)
                 self.transport.sleep(token, _NAP_S)
                 self.patience.check(missing, f"letter {tag!r}")
         self.patience.end()
-        self._report_wait(on, "mean" if tag in MEAN_TAGS else tag, began, self.now())
+        self._report_wait(on, "mean" if is_round(tag) else tag, began, self.now())
+
+    def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
+        return not self._missing(tag, peers, need)
+
+    def _check_readable(self, peers: tuple[int, ...]) -> None:
+        for peer in peers:
+            if peer in self._refused:
+                raise self._refused[peer]
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who still has to send; empty when the wait is over. Phases are read before the mail, so
@@ -166,45 +231,73 @@ class RealWorld(World):
             return tuple(p for p in peers if p not in gone and not self._mailbox.has(tag, p))
         return () if gone or self._mailbox.has_any(tag) else peers
 
-    async def collective(
-        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, read_only: bool
-    ) -> Reduction:
-        if self.id not in among:
-            raise UsageError(f"participant {self.id} calls mean() among {among} and isn't one of them")
+    # Rounds
+
+    async def collective(self, round_: Round) -> Reduction:
+        if self.id not in round_.among:
+            raise UsageError(f"participant {self.id} calls mean() among {round_.among} and isn't one of them")
         began_ns, waited_before_ns = self.now(), self._waited_ns
-        if self.transport.can_reduce(tensor):
-            reduction = self._reduce_in_place(tensor, among, weight, present, read_only)
+        if self._takes(round_):
+            reduction = await self._reduce_in_place(round_)
             self._report_waits_of_mean(began_ns)
         else:
-            reduction = await direct_mean(self, tensor, among, weight, present)
-        if not self.observed:
-            return reduction
-        waited_ns = self._waited_ns - waited_before_ns
-        reduction.took_ns = self.now() - began_ns - waited_ns
+            reduction = await self._performer.perform(round_)
+        if self.observed and not self.polled:
+            waited_ns = self._waited_ns - waited_before_ns
+            reduction.took_ns = self.now() - began_ns - waited_ns
         return reduction
 
-    def _reduce_in_place(
-        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, read_only: bool
-    ) -> Reduction:
-        self.patience.begin()
-        reduction = self.transport.reduce(tensor, among, weight, present, _Attentive(self))
-        self.patience.end()
-        if read_only and reduction.tensor.device == tensor.device:
+    def _takes(self, round_: Round) -> bool:
+        """Whether the transport's own reduction does it, which nothing on one host is faster than."""
+        plain = round_.kind is Kind.MEAN and round_.algorithm == "auto" and round_.coder is None
+        return plain and self.transport.can_reduce(round_.tensor)
+
+    async def _reduce_in_place(self, round_: Round) -> Reduction:
+        under_way = self.transport.reduce(round_)
+        if self.polled:
+            while not under_way.poll():
+                await Pause(under_way.poll, lambda: self._finish(under_way))
+        else:
+            await self._finish(under_way)
+        reduction = under_way.reduction
+        if round_.read_only and reduction.tensor.device == round_.tensor.device:
             return reduction
-        return replace(reduction, tensor=self._own_copy(reduction.tensor, tensor))
+        return replace(reduction, tensor=self._own_copy(reduction.tensor, round_), whole=None)
+
+    async def _finish(self, under_way: Reducing) -> None:
+        self.patience.begin()
+        under_way.finish(_Attentive(self))
+        self.patience.end()
 
     def _report_waits_of_mean(self, began_ns: int) -> None:
-        """Members wait for each other before they add and after it; reported as one wait, before."""
+        """Members wait for each other before they add and after it; reported as one wait, before.
+        Of a round that was under way meanwhile only what its owner waited for it."""
         waited = self.transport.take_waited_ns()
         if waited:
-            slowest = max(waited, key=lambda peer: waited[peer])
-            self._report_wait((slowest,), "mean", began_ns, began_ns + sum(waited.values()))
+            slowest, total_ns = max(waited, key=lambda peer: waited[peer]), sum(waited.values())
+            ended_ns = self.now() if self.polled else began_ns + total_ns
+            self._report_wait((slowest,), "mean", ended_ns - total_ns, ended_ns)
 
-    def _own_copy(self, result: Tensor, like: Tensor) -> Tensor:
-        key = (like.numel(), like.dtype)
+    def _own_copy(self, result: Tensor, round_: Round) -> Tensor:
+        like = round_.tensor
+        key = (round_.lane, like.numel(), like.dtype)
         if key not in self._results:
             self._results[key] = torch.empty_like(like, memory_format=torch.contiguous_format).reshape(-1)
         return self._results[key].copy_(result.reshape(-1)).view(like.shape)
+
+    # The gradient, as backward computes it
+
+    async def gradient_ready(self, number: int) -> None:
+        while number >= self.buckets_ready:
+            await self._backward
+
+    # One-sided
+
+    def publish(self, name: str, tensor: Tensor) -> Tensor:
+        return self.transport.window(f"me:{name}", tensor)
+
+    async def read(self, peer: int, name: str) -> Tensor | None:
+        return self.transport.peek(peer, f"me:{name}")
 
     # Reporting
 
@@ -230,6 +323,13 @@ class RealWorld(World):
 
     def close(self) -> None:
         self._heart.stop()
+
+
+class Backward:
+    """What a program yields that needs a bucket which backward has not computed yet."""
+
+    def __await__(self) -> Generator[Backward, None, None]:
+        yield self
 
 
 class _Attentive(Patience):

@@ -19,10 +19,12 @@ def save(participant: Participant) -> dict[str, Any]:
         "version": me.version,
         "view": me.view,
         "state": deepcopy(me.state),
+        "codecs": me.coding.state_dict(),
         "replica": deepcopy(me.replica.state_dict()),
         "samples": me.replica.samples,
         "present": me.replica.present,
         "letters": [_own(letter) for letter in world.inbox.mailbox.letters()],
+        "remaining": dict(world.performer.remaining),
         "random": world.random.getstate(),
         "batches_taken": participant.batches_taken,
         "started": participant.started,
@@ -35,10 +37,12 @@ def load(participant: Participant, saved: dict[str, Any]) -> None:
     me, world = participant.me, participant.world
     me.steps, me.version, me.state = saved["steps"], saved["version"], deepcopy(saved["state"])
     me.view = saved["view"]
+    me.coding.load_state_dict(deepcopy(saved["codecs"]))
     me.replica.load_state_dict(deepcopy(saved["replica"]))
     me.replica.samples, me.replica.present = saved["samples"], saved["present"]
     for letter in saved["letters"]:
         world.inbox.mailbox.deliver(_own(letter))
+    world.performer.remaining.update(saved["remaining"])
     world.random.setstate(saved["random"])
     participant.started, participant.left = saved["started"], saved["left"]
     _skip_batches(participant, saved["batches_taken"])

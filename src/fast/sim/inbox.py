@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import final
 
 from fast.core import Letter, Mailbox, Need, Tag
+from fast.core.intake import Intake
 from fast.sim.events import Events
 from fast.sim.programs import Request
+from fast.view import Layout
 
 
 @final
@@ -49,13 +51,19 @@ class Inbox:
     """Where letters arrive. Tells the waiting program, through an event, when it has enough."""
 
     def __init__(self, events: Events, tags: Iterable[Tag]) -> None:
-        self.mailbox = Mailbox({tag.name: tag for tag in tags})
+        known = {tag.name: tag for tag in tags}
+        self.mailbox = Mailbox(known)
+        self.layout: Layout | None = None
+        """Of the flat tensors of whoever reads here."""
+        self._intake = Intake(known, lambda: self.layout)
         self.waiting: LetterWait | NewsWait | None = None
         self._events = events
 
     def deliver(self, letter: Letter) -> None:
-        self.mailbox.deliver(letter)
-        self._hear(letter.sender, letter.tag)
+        whole = self._intake.take(letter)
+        if whole is not None:
+            self.mailbox.deliver(whole)
+            self._hear(whole.sender, whole.tag)
 
     def hear_gone(self, peer: int) -> None:
         """`peer` has left and nothing of it is on its way here."""

@@ -47,12 +47,25 @@ class Network:
 
         With unequal links the slowest one among the members sets the pace.
         """
+        links = self._among(members)
+        moved = _moved(len(members), nbytes)
+        return max((link.sending_ns(moved) + 2 * link.latency_ns for link in links), default=0)
+
+    def moving_ns(self, members: Collection[int], nbytes: int) -> int:
+        """How long that keeps the links busy."""
+        moved = _moved(len(members), nbytes)
+        return max((link.sending_ns(moved) for link in self._among(members)), default=0)
+
+    def _among(self, members: Collection[int]) -> list[Network]:
+        """The kinds of links between these."""
         if len(members) < 2:
-            return 0
+            return []
         inside = set(members)
-        differing = [link for (a, b), link in self.links.items() if a in inside and b in inside]
-        moved = 2 * (len(members) - 1) / len(members) * nbytes
-        return max(link.sending_ns(moved) + 2 * link.latency_ns for link in (self, *differing))
+        return [self, *(link for (a, b), link in self.links.items() if a in inside and b in inside)]
+
+
+def _moved(members: int, nbytes: int) -> float:
+    return 2 * (members - 1) / members * nbytes
 
 
 NETWORKS: Mapping[str, Network] = MappingProxyType(

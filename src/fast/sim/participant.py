@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ class Participant:
     world: SimWorld
     worker: SimWorker | None
     """None for a server."""
+    ready_shares: Sequence[float] = (1.0,)
+    """When each bucket of its gradient is ready, as a share of a step's computing."""
     started: bool = False
     left: bool = False
     batches_taken: int = 0

@@ -32,13 +32,14 @@ class Post:
     def __init__(self, events: Events, network: Network, inboxes: Mapping[int, Inbox]) -> None:
         self.departures: dict[int, int] = {}
         self.left_ns: dict[int, int] = {}
-        self._events, self._network, self._inboxes = events, network, inboxes
+        self.network = network
+        self._events, self._inboxes = events, inboxes
         self._links: dict[tuple[int, int], Link] = {}
 
     def send(self, to: int, letter: Letter, nbytes: int) -> None:
         """Put this letter on the link to `to`."""
         link = self._links.setdefault((letter.sender, to), Link())
-        speed = self._network.between(letter.sender, to)
+        speed = self.network.between(letter.sender, to)
         link.free_ns = max(self._events.now_ns, link.free_ns) + speed.sending_ns(nbytes)
         link.flying.append(letter)
         self._events.at(link.free_ns + speed.latency_ns, self._arrival(letter.sender, to, link))
@@ -60,7 +61,7 @@ class Post:
 
     def tell_later(self, gone: int, to: int) -> None:
         """Look again when the news of this departure can have arrived."""
-        news_ns = self.left_ns[gone] + self._network.between(gone, to).latency_ns
+        news_ns = self.left_ns[gone] + self.network.between(gone, to).latency_ns
         if news_ns >= self._events.now_ns:
             self._events.at(news_ns, lambda: self._tell_if_gone(gone, to))
 
@@ -73,7 +74,7 @@ class Post:
         if peer not in self.left_ns:
             return False
         link = self._links.get((peer, to))
-        news_ns = self.left_ns[peer] + self._network.between(peer, to).latency_ns
+        news_ns = self.left_ns[peer] + self.network.between(peer, to).latency_ns
         return self._events.now_ns >= news_ns and not (link and link.flying)
 
     def on_the_way(self) -> Iterator[tuple[int, Letter]]:

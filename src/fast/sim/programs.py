@@ -15,17 +15,19 @@ class Request:
     """
 
     _program: Program | None = None
+    fulfilled = False
 
     def __await__(self) -> Generator[Request, None, None]:
-        yield self
+        if not self.fulfilled:
+            yield self
 
     def belong_to(self, program: Program) -> None:
         self._program = program
 
     def resume(self) -> None:
-        if self._program is None:
-            raise FastError(f"{self.describe()} was fulfilled before anybody waited for it")
-        self._program.resume()
+        self.fulfilled = True
+        if self._program is not None:  # else whoever asked has not come back for it yet
+            self._program.resume()
 
     def describe(self) -> str:
         """What is waited for, for the message about a deadlock."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import final
 
-from torch import Tensor
-
 from fast.collectives.canonical import canonical_mean
 from fast.core import Reduction
+from fast.core import world as core
 from fast.core.letter import union
 from fast.sim.events import Events
 from fast.sim.network import Network
@@ -21,8 +20,8 @@ from fast.sim.programs import Request
 class MeanWait(Request):
     """One member's contribution to a round, and later its result."""
 
-    def __init__(self, tensor: Tensor, weight: float, present: int | None, read_only: bool) -> None:
-        self.tensor, self.weight, self.present, self.read_only = tensor, weight, present, read_only
+    def __init__(self, round_: core.Round) -> None:
+        self.asked = round_
         self.missing: tuple[int, ...] = ()
         """Who had not come yet when this member came."""
         self.round: Round | None = None
@@ -35,6 +34,10 @@ class MeanWait(Request):
         return f"the mean, to which {', '.join(map(str, missing))} must still come"
 
 
+_Group = tuple[tuple[int, ...], int]
+"""Members and lane."""
+
+
 @dataclass
 class Round:
     """Who has come so far, and who must still come."""
@@ -45,16 +48,18 @@ class Round:
 
 @final
 class Rounds:
-    """At most one round is open per group: nobody can start the next before all are in this one."""
+    """At most one round is open per group and lane: nobody can start the next before all are in this one."""
 
     def __init__(self, events: Events, network: Network, left: Container[int]) -> None:
         self._events, self._network, self._left = events, network, left
-        self._open: dict[tuple[int, ...], Round] = {}
+        self._open: dict[_Group, Round] = {}
+        self._free_ns: dict[tuple[int, ...], int] = {}
 
-    def join(self, who: int, group: tuple[int, ...], wait: MeanWait) -> None:
-        """Take part in this group's round. The last one to come closes it."""
+    def join(self, who: int, wait: MeanWait) -> None:
+        """Take part in a group's round. The last one to come closes it."""
+        group = (wait.asked.among, wait.asked.lane)
         if group not in self._open:
-            self._open[group] = Round({member for member in group if member not in self._left})
+            self._open[group] = Round({member for member in wait.asked.among if member not in self._left})
         round_ = self._open[group]
         round_.missing.discard(who)
         round_.arrived[who] = wait
@@ -67,18 +72,27 @@ class Rounds:
             self._open[group].missing.discard(who)
             self._close_if_complete(group)
 
-    def _close_if_complete(self, group: tuple[int, ...]) -> None:
+    def _close_if_complete(self, group: _Group) -> None:
         if self._open[group].missing:
             return
         arrived = self._open.pop(group).arrived
         members = tuple(sorted(arrived))
         waits = [arrived[member] for member in members]
-        result = canonical_mean([wait.tensor for wait in waits], [wait.weight for wait in waits])
-        present = reduce(union, (wait.present for wait in waits))
-        cost_ns = self._network.mean_ns(members, result.numel() * result.element_size())
+        asked = [wait.asked for wait in waits]
+        result = canonical_mean([each.tensor for each in asked], [each.weight for each in asked])
+        present = reduce(union, (each.present for each in asked))
+        ends_ns = self._transfer(group[0], members, result.numel() * result.element_size())
         for wait in waits:
-            own = result if wait.read_only else result.clone()
+            own = result if wait.asked.read_only else result.clone()
             wait.reduction, wait.closed_ns = Reduction(own, members, present), self._events.now_ns
             if not wait.missing and len(members) == 1:
-                continue  # alone: the result is there at once, nobody was suspended
-            self._events.at(self._events.now_ns + cost_ns, wait.resume)
+                wait.fulfilled = True  # alone: the result is there at once, nobody was suspended
+                continue
+            self._events.at(ends_ns, wait.resume)
+
+    def _transfer(self, group: tuple[int, ...], members: tuple[int, ...], nbytes: int) -> int:
+        """When a round that is closed now has moved its bytes. Rounds of one group that are under way
+        at once share their links: each moves when the one before it has."""
+        begins_ns = max(self._events.now_ns, self._free_ns.get(group, 0))
+        self._free_ns[group] = begins_ns + self._network.moving_ns(members, nbytes)
+        return begins_ns + self._network.mean_ns(members, nbytes)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import final
 
+import torch
 from torch import Tensor
 
+from fast.collectives.performing import Performer
 from fast.core import Letter, Need, Reduction, World
 from fast.core.framing import header_of
 from fast.core.seeds import stream_seed
+from fast.core.world import Kind, Link, Pause, Round, is_round
 from fast.errors import FastError, UsageError
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox, LetterWait, NewsWait
@@ -21,6 +24,9 @@ from fast.sim.rounds import MeanWait, Rounds
 from fast.trace import Dropped, Observer, Record, Waited
 from fast.view import View
 from fast.wire import decode_header, encode_header
+
+READ_SLICES = 8
+"""A one-sided read sees each of so many slices at a time of its own: it may be torn by writes in between."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Surroundings:
     post: Post
     rounds: Rounds
     observers: Sequence[Observer]
+    windows: dict[tuple[int, str], Tensor]
+    """What participants have published, by their ids and its name."""
 
 
 @final
@@ -50,6 +58,15 @@ class SimWorld(World):
         """How often a program of this participant really had to wait."""
         self._events, self._post, self._rounds = surroundings.events, surroundings.post, surroundings.rounds
         self._observers = surroundings.observers
+        self.seed = surroundings.seed
+        network = surroundings.post.network
+        self.link = Link(network.latency_s, network.rate_bytes_per_s)
+        self.ready_ns: Sequence[int] = ()
+        """When the buckets of the gradient under way are computed; empty once all of it is."""
+        self.gradient_computed: Callable[[], None] = lambda: None
+        self._windows = surroundings.windows
+        self._took_ns = 0
+        self.performer = Performer(self)
 
     def now(self) -> int:
         return self._events.now_ns
@@ -74,7 +91,7 @@ class SimWorld(World):
             encode_header(header_of(letter)),
             letter.tensor.numel() * letter.tensor.element_size(),
         )
-        tensor = letter.tensor.detach().clone()
+        tensor = letter.tensor.detach().clone(memory_format=torch.contiguous_format)
         for peer in reachable:
             # The note goes through its bytes: what the real world refuses is refused here too,
             # and no two participants ever hold the same list.
@@ -96,7 +113,10 @@ class SimWorld(World):
         self.touched |= letter is not None
         return letter
 
-    async def wait(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
+    def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
+        return not self._missing(tag, peers, need)
+
+    async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         missing = self._missing(tag, peers, need)
         if not missing:
             return
@@ -108,7 +128,7 @@ class SimWorld(World):
         self.suspensions += 1
         await wait
         self.inbox.waiting = None
-        self._report_wait(missing, tag, since_ns, self.now())
+        self._report_wait(missing, "mean" if is_round(tag) else tag, since_ns, self.now())
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -127,24 +147,37 @@ class SimWorld(World):
 
     # Collectives
 
-    async def collective(
-        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, read_only: bool
-    ) -> Reduction:
-        if self.id not in among:
+    async def collective(self, round_: Round) -> Reduction:
+        if self.id not in round_.among:
             raise UsageError(
-                f"participant {self.id} asked for the mean among {among}, to which it doesn't belong. "
+                f"participant {self.id} asked for the mean among {round_.among}, to which it doesn't belong. "
                 "Only members may ask; servers receive letters instead."
             )
         self.touched = True
-        wait, since_ns = MeanWait(tensor, weight, present, read_only), self.now()
-        self._rounds.join(self.id, among, wait)
-        if wait.missing or wait.reduction is None or len(wait.reduction.members) > 1:
-            self.suspensions += 1
-            await wait
-            self._report_wait(wait.missing, "mean", since_ns, wait.closed_ns)
+        plain = round_.kind is Kind.MEAN and round_.coder is None and not round_.any_order
+        if not plain or round_.algorithm != "auto":
+            return await self.performer.perform(round_)
+        wait, since_ns = MeanWait(round_), self.now()
+        self._rounds.join(self.id, wait)
+        if self.polled:
+            while not wait.fulfilled:
+                await Pause(lambda: wait.fulfilled, lambda: self._await_mean(wait, self.now()))
+        else:
+            await self._await_mean(wait, since_ns)
         if wait.reduction is None:
             raise FastError("a mean ended without a result")
-        return replace(wait.reduction, took_ns=self.now() - wait.closed_ns)
+        return replace(wait.reduction, took_ns=self._took_ns)
+
+    async def _await_mean(self, wait: MeanWait, since_ns: int) -> None:
+        """Until the last member has come it is waiting; from then on values move."""
+        self._took_ns = 0
+        if wait.fulfilled:
+            return
+        self.suspensions += 1
+        await wait
+        closed_ns = max(since_ns, wait.closed_ns)
+        self._report_wait(wait.missing, "mean", since_ns, closed_ns)
+        self._took_ns = self.now() - closed_ns
 
     # Computing
 
@@ -153,6 +186,35 @@ class SimWorld(World):
         request = Computing()
         self._events.at(self.now() + duration_ns, request.resume)
         await request
+
+    async def gradient_ready(self, number: int) -> None:
+        if number < len(self.ready_ns):
+            await self.compute(max(0, self.ready_ns[number] - self.now()))
+            if number == len(self.ready_ns) - 1:
+                self.gradient_computed()
+                self.ready_ns = ()
+
+    # One-sided: what is written is there at once, what is read travels slice by slice
+
+    def publish(self, name: str, tensor: Tensor) -> Tensor:
+        self.touched = True
+        self._windows[self.id, name] = tensor
+        return tensor
+
+    async def read(self, peer: int, name: str) -> Tensor | None:
+        window = self._windows.get((peer, name))
+        if window is None:
+            return None
+        self.touched, since_ns = True, self.now()
+        link = self._post.network.between(peer, self.id)
+        copy = torch.empty_like(window)
+        arriving = copy.view(-1).chunk(READ_SLICES)
+        await self.compute(2 * link.latency_ns)
+        for slice_, source in zip(arriving, window.reshape(-1).chunk(READ_SLICES), strict=True):
+            slice_.copy_(source)
+            await self.compute(link.sending_ns(slice_.numel() * slice_.element_size()))
+        self._report_wait((peer,), name, since_ns, self.now())
+        return copy
 
     # Reports
 

@@ -6,16 +6,18 @@ Never: reads a clock, draws a random number, opens anything. `me` has all of tha
 """
 
 from fast.strategies.catalogue import Preset, catalogue, find
-from fast.strategies.presets import allreduce, dpsgd, gossip, local_sgd, ssp, torus
+from fast.strategies.presets import allreduce, choco, dpsgd, gossip, local_sgd, sfb, ssp, torus
 
 __all__ = [
     "Preset",
     "allreduce",
     "catalogue",
+    "choco",
     "dpsgd",
     "find",
     "gossip",
     "local_sgd",
+    "sfb",
     "ssp",
     "torus",
 ]

@@ -6,17 +6,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fast.core import Me, Strategy
+from fast.parts.codecs import Codec
 
 
 class AllReduce(Strategy):
     """w <- optimizer(w, mean_i g_i): every worker takes the same step."""
 
     synchronous = True
-    identity_alone = True
     replicas_agree = True
 
+    def __init__(self, *, codec: Codec | None, algorithm: str, order: str, bucket_bytes: int | None) -> None:
+        self.codec, self.algorithm, self.order = codec, algorithm, order
+        self.bucket_bytes = bucket_bytes
+        self.identity_alone = codec is None or not codec.has_momentum
+
     async def step(self, me: Me) -> None:
-        me.apply(await me.mean(me.gradient, weight=me.samples, read_only=True))
+        mean = me.mean_gradient(
+            weight=me.samples, codec=self.codec, algorithm=self.algorithm, order=self.order
+        )
+        me.apply(await mean)
 
 
 @dataclass

@@ -4,9 +4,10 @@
     local_sgd(tau=4)
     torus(rule=sum, send='merged', topology=torus(rows=2))
     allreduce,ssp(inf),./my-ideas/sparse.py:Sparse(p=0.1)
+    allreduce(codec=chain(clip(1.0), error_feedback(top_k(0.01))))
 
 A list is one expression, so commas inside calls are safe. Names in argument position are parts
-(rules and topologies; a bare topology is built with its defaults) or the number `inf`. What a
+(rules, topologies, codecs; a bare topology or codec is built with its defaults) or the number `inf`. What a
 strategy says of itself in `call` reads back as the same strategy.
 
 A path is not Python, so `file.py:Name` is covered up by a name of equal length before `ast` sees
@@ -16,18 +17,17 @@ the text, and found again by its position. Opening the file is the caller's busi
 from __future__ import annotations
 
 import ast
-import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
-from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn
 
 from fast.core import Strategy
 from fast.errors import UsageError
-from fast.parts import RULES, TOPOLOGIES, Rule, Topology
+from fast.parts import RULES, TOPOLOGIES
+from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
+from fast.strategies.binding import bind, nearest, takes_a_row
 from fast.strategies.catalogue import canonical_call, find
 
 Load = Callable[[str, str], object]
@@ -103,10 +103,10 @@ class _Reader:
         file = self.files.get(self._start(called))
         if file is None:
             preset = find(called.id)
-            return preset(**_bind(preset.name, preset, args, kwargs))
+            return preset(**bind(preset.name, preset, args, kwargs))
         target = self._loaded(*file)
         name = ":".join(file)
-        arguments = _bind(name, target, args, kwargs)
+        arguments = bind(name, target, args, kwargs)
         strategy = target(**arguments)
         if not isinstance(strategy, Strategy):
             raise UsageError(f"{name} returned {strategy!r}, and a Strategy is needed")
@@ -134,27 +134,33 @@ class _Reader:
             case ast.Name(id=name) if name in RULES:
                 return RULES[name]
             case ast.Name() | ast.Call():
-                return self._topology(expr)
+                return self._part(expr)
         self.refuse(expr, "an argument is a number, a 'text', True, False, None, a list of those, or a part")
 
-    def _topology(self, expr: ast.expr) -> Topology:
+    def _part(self, expr: ast.expr) -> object:
         called, args, kwargs = self._call(expr)
         if called is None:
-            self.refuse(expr, "only topologies are called here, by name")
+            self.refuse(expr, "only topologies and codecs are called here, by name")
         if self._start(called) in self.files:
             self._refuse_file(called)
         name = called.id
         if name in RULES:
             self.refuse(expr, f"{name} is a rule and takes no arguments; write just {name}")
-        if name not in TOPOLOGIES:
-            known = (*RULES, *TOPOLOGIES, *_LITERALS)
-            near = _nearest(name, known) or f" Known: {', '.join(known)}."
-            raise UsageError(f"nothing is called {name!r}.{near} A text goes in quotes: {name!r}.")
-        build = TOPOLOGIES[name]
+        build = self._named_part(name)
         try:
-            return build(**_bind(name, build, args, kwargs))
+            if takes_a_row(build) and not kwargs:
+                return build(*args)
+            return build(**bind(name, build, args, kwargs))
         except (TypeError, ValueError) as error:
             raise UsageError(f"{self._shown(expr)} can't be built: {error}") from error
+
+    def _named_part(self, name: str) -> Callable[..., object]:
+        parts: dict[str, Callable[..., object]] = {**TOPOLOGIES, **CODECS, **TRANSFORMATIONS}
+        if name not in parts:
+            known = (*RULES, *parts, *_LITERALS)
+            near = nearest(name, known) or f" Known: {', '.join(known)}."
+            raise UsageError(f"nothing is called {name!r}.{near} A text goes in quotes: {name!r}.")
+        return parts[name]
 
     def _call(self, expr: ast.expr) -> tuple[ast.Name | None, list[Any], dict[str, Any]]:
         """Who is called with what. A bare name is a call without arguments."""
@@ -208,97 +214,3 @@ class _Reader:
             "only a strategy is read from a file, not an argument. Write a function there that returns the "
             "strategy with this argument, and name that function",
         )
-
-
-def _bind(
-    name: str, target: Callable[..., object], args: list[Any], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """All arguments of the call by name, defaults included, each of the kind that is asked for."""
-    signature = _named_parameters(name, target)
-    known = signature.parameters
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in known.values())
-    for key in kwargs:
-        if key not in known and not open_ended:
-            near = _nearest(key, known)
-            raise UsageError(f"{name} has no argument {key!r}.{near} {_takes(name, signature)}")
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError(f"{name} can't be called like this: {error}. {_takes(name, signature)}") from error
-    _check_kinds(name, target, bound.arguments)
-    bound.apply_defaults()
-    return _by_name(bound)
-
-
-def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Like `bound.arguments`, with the collected extra keywords beside the others."""
-    arguments: dict[str, Any] = {}
-    for key, value in bound.arguments.items():
-        extra = bound.signature.parameters[key].kind is inspect.Parameter.VAR_KEYWORD
-        arguments.update(value if extra else {key: value})
-    return arguments
-
-
-def _named_parameters(name: str, target: Callable[..., object]) -> inspect.Signature:
-    """The signature, if each of its parameters can be written as name=value."""
-    signature = inspect.signature(target)
-    for each in signature.parameters.values():
-        if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-            raise UsageError(
-                f"{name} takes {str(each)!r}, which can't be written as name=value. Give each a name."
-            )
-    return signature
-
-
-def _takes(name: str, signature: inspect.Signature) -> str:
-    if not signature.parameters:
-        return f"{name} takes no arguments."
-    default_or_not = (
-        key if each.default is each.empty else canonical_call("", {key: each.default})[1:-1]
-        for key, each in signature.parameters.items()
-    )
-    return f"{name} takes: {', '.join(default_or_not)}."
-
-
-def _check_kinds(name: str, target: Callable[..., object], arguments: Mapping[str, Any]) -> None:
-    """Refuse a topology where a rule belongs, a text where a number belongs, and so on."""
-    hints = _hints(target)
-    for key, value in arguments.items():
-        if key in hints and not _fits(value, hints[key]):
-            found = canonical_call(name, {key: value})
-            raise UsageError(f"{found}: {key} needs {_kind(hints[key])}, and this is {_kind(type(value))}")
-
-
-def _hints(target: Callable[..., object]) -> dict[str, Any]:
-    """What the annotations say; of a foreign file they may not be readable, and then say nothing."""
-    try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
-def _fits(value: object, hint: Any) -> bool:
-    origin = get_origin(hint) or hint
-    if origin in (Union, UnionType):
-        return any(_fits(value, option) for option in get_args(hint))
-    if isinstance(value, bool) and origin in (int, float):
-        return False
-    if origin is float:
-        return isinstance(value, int | float)
-    if hint is None or not isinstance(origin, type):
-        return True
-    return isinstance(value, origin)
-
-
-def _kind(hint: Any) -> str:
-    """In words: 'a rule (mean, sum)', 'a topology (ring, ...)', or the type's own name."""
-    if hint == Rule or hint is type(RULES["mean"]):
-        return f"a rule ({', '.join(RULES)})"
-    if inspect.isclass(hint) and issubclass(hint, Topology):
-        return f"a topology ({', '.join(TOPOLOGIES)})"
-    return hint.__name__ if inspect.isclass(hint) else str(hint).replace("collections.abc.", "")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=2, cutoff=0.5)
-    return f" Did you mean {' or '.join(near)}?" if near else ""

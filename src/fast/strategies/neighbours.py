@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import MappingProxyType
+
+from torch import Tensor
 
 from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag, fold_sum
 from fast.parts import Rule, Topology
+from fast.parts.codecs import Codec
 
 
 class MixNeighbours(Strategy):
@@ -19,7 +23,7 @@ class MixNeighbours(Strategy):
         self.topology = topology
 
     async def begin(self, me: Me) -> None:
-        me.send(me.neighbours, me.weights, tag="mix")
+        me.send(me.audience, me.weights, tag="mix")
 
     async def step(self, me: Me) -> None:
         edges = me.edges
@@ -37,19 +41,27 @@ class NeighbourGradients(Strategy):
     that has arrived since its last step, by a rule of the user's choice."""
 
     identity_alone = True
-    tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum),)
     knobs = MappingProxyType({"send": ("merged",)})
 
-    def __init__(self, *, topology: Topology, rule: Rule, send: str) -> None:
-        self.topology, self.rule, self.what = topology, rule, send
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        rule: Rule,
+        send: str,
+        codec: Codec | None,
+        bucket_bytes: int | None,
+    ) -> None:
+        self.topology, self.rule, self.what, self.bucket_bytes = topology, rule, send, bucket_bytes
+        self.tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum, codec=codec),)
 
     async def step(self, me: Me) -> None:
         arrived = me.letters("gradient")
         if self.what == "own":
-            me.send(me.neighbours, me.gradient, tag="gradient")
+            await me.stream(me.audience, tag="gradient")
         merged = self.rule(me.gradient, me.samples, arrived)
         if self.what == "merged":
-            me.send(me.neighbours, merged, tag="gradient")
+            me.send(me.audience, merged, tag="gradient")
         me.apply(merged)
 
     async def end(self, me: Me) -> None:
@@ -57,3 +69,45 @@ class NeighbourGradients(Strategy):
         arrived = me.letters("gradient")
         if arrived:
             me.apply(self.rule(me.gradient.zero_(), 0.0, arrived))
+
+
+@dataclass
+class Known:
+    """The public copies: what everybody who hears a worker knows of it, the worker itself included."""
+
+    own: Tensor
+    of: dict[int, Tensor]
+
+
+class CompressedGossip(Strategy):
+    """Koloskova et al.: x_1/2 <- x_i - eta g_i; q_i = Q(x_1/2 - y_i), sent to the neighbours;
+    y_j += q_j for oneself and each neighbour; x_i <- x_1/2 + gamma sum_j W_ij (y_j - y_i)."""
+
+    synchronous = True
+    identity_alone = True
+    tags = (Tag("known", carries=WEIGHTS),)
+
+    def __init__(self, *, codec: Codec, gamma: float, topology: Topology) -> None:
+        self.codec, self.gamma, self.topology = codec, gamma, topology
+
+    def state(self, me: Me) -> Known:
+        return Known(me.weights.clone(), {peer: me.weights.clone() for peer in me.neighbours})
+
+    async def step(self, me: Me) -> None:
+        known: Known = me.state
+        edges = me.edges
+        await self._meet(me, [peer for peer in edges if peer not in known.of])
+        me.apply(me.gradient)
+        q = me.scratch("q")
+        me.send(edges, me.weights - known.own, tag="choco", codec=self.codec, into=q)
+        got, _ = await me.gather("choco", edges)
+        known.own += q
+        for peer, letter in got.items():
+            known.of[peer] += letter.tensor
+            me.weights.add_(known.of[peer] - known.own, alpha=self.gamma * edges[peer])
+
+    async def _meet(self, me: Me, new: list[int]) -> None:
+        """Neighbours since a departure tell each other their public copies."""
+        me.send(new, me.state.own, tag="known")
+        got, _ = await me.gather("known", new)
+        me.state.of.update({peer: letter.tensor.clone() for peer, letter in got.items()})

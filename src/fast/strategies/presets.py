@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from math import isnan
 
+from fast.collectives.sums import check_algorithm
 from fast.core import Strategy
+from fast.core.rounds import How
 from fast.errors import UsageError
 from fast.parts import Ring, Rule, Topology, Torus, mean
+from fast.parts.codecs.calls import Codec, top_k
 from fast.strategies.averaging import AllReduce, LocalSteps
 from fast.strategies.catalogue import preset
+from fast.strategies.factors import FactorBroadcast
 from fast.strategies.gossip import PushGossip
-from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
+from fast.strategies.neighbours import CompressedGossip, MixNeighbours, NeighbourGradients
 from fast.strategies.server import StaleSynchronous
 
 
@@ -28,17 +32,28 @@ from fast.strategies.server import StaleSynchronous
     topology="all-reduce",
     reference="Li et al., PyTorch Distributed, VLDB 2020",
 )
-def allreduce() -> Strategy:
+def allreduce(
+    codec: Codec | None = None,
+    algorithm: str = "auto",
+    order: str = "canonical",
+    bucket_mb: float | None = None,
+) -> Strategy:
     """Synchronous training: all workers take the same step with the mean gradient.
 
-    w <- optimizer(w, mean_i g_i)
+    w <- optimizer(w, mean_i C(g_i))
 
-    Equal to one worker with P times the batch. Sends 8 d (P - 1) / P bytes. Staleness 0.
+    Without a codec C equal to one worker with P times the batch. The sum is made by ascending worker;
+    `order="any"` lets the cost model choose among all algorithms, `algorithm="ring"` names one.
+    `bucket_mb` sends the gradient in buckets of that size while backward is still running.
+    Sends 8 d (P - 1) / P bytes, or what the codec makes of them. Staleness 0.
 
-    >>> allreduce()
-    allreduce()
+    >>> from fast.codecs import fp16
+    >>> allreduce(codec=fp16())
+    allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None)
     """
-    return AllReduce()
+    check_algorithm(algorithm)
+    How(codec, algorithm, order)
+    return AllReduce(codec=codec, algorithm=algorithm, order=order, bucket_bytes=bucket_bytes(bucket_mb))
 
 
 @preset(
@@ -77,22 +92,23 @@ def local_sgd(tau: int = 10) -> Strategy:
     topology="one server",
     reference="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013",
 )
-def ssp(bound: float = 3) -> Strategy:
+def ssp(bound: float = 3, codec: Codec | None = None, bucket_mb: float | None = None) -> Strategy:
     """Stale-synchronous training on one server: no worker runs more than `bound` steps ahead.
 
     push g_i of clock c;  server: w <- optimizer(w, g_i / P) on arrival;
     the read of clock c + 1 waits until it holds everybody's updates up to clock c - bound
 
     Bound 0 collects the pushes of one clock into one mean: bitwise synchronous. Bound inf never
-    waits. Sends 4 d bytes (the server sends as much to each worker). The optimizer runs on the server.
+    waits. Sends 4 d bytes (the server sends as much to each worker); a codec makes the pushes smaller,
+    `bucket_mb` sends them in buckets while backward is still running. The optimizer runs on the server.
     A worker that is *always* slow holds the others back to its own pace.
 
     >>> ssp(bound=2)
-    ssp(bound=2)
+    ssp(bound=2, codec=None, bucket_mb=None)
     """
     if not isinstance(bound, int | float) or isinstance(bound, bool) or isnan(bound) or bound < 0:
         raise UsageError(f"ssp(bound={bound!r}): the bound counts steps, 0 or more; inf for no bound")
-    return StaleSynchronous(bound=bound)
+    return StaleSynchronous(bound=bound, codec=codec, bucket_bytes=bucket_bytes(bucket_mb))
 
 
 @preset(
@@ -127,7 +143,13 @@ def dpsgd(topology: Topology = Ring()) -> Strategy:
     topology="torus (incomplete)",
     reference="Viviani et al., Deep Learning at Scale, PDP 2019",
 )
-def torus(rule: Rule = mean, send: str = "own", topology: Topology = Torus()) -> Strategy:
+def torus(
+    rule: Rule = mean,
+    send: str = "own",
+    topology: Topology = Torus(),
+    codec: Codec | None = None,
+    bucket_mb: float | None = None,
+) -> Strategy:
     """FAST's own: workers on a torus exchange gradients with four neighbours and never wait.
 
     w_i <- optimizer(w_i, rule(g_i, {g_j that arrived since the last step}))
@@ -136,10 +158,11 @@ def torus(rule: Rule = mean, send: str = "own", topology: Topology = Torus()) ->
     `send="merged"` passes on what was applied, so that information travels several hops and
     replicas stay closer. Replicas drift apart: watch the distance. The sum rule is stable only where
     everybody hears everybody; on a torus of 4 or more it diverges unless the rate is small.
-    Sends 16 d bytes. Staleness has no bound.
+    Sends 16 d bytes, or what a codec makes of them; with `bucket_mb` in buckets while backward is
+    still running. Staleness has no bound.
 
     >>> torus()
-    torus(rule=mean, send='own', topology=torus(rows=None, columns=None))
+    torus(rule=mean, send='own', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)
     """
     if send not in ("own", "merged"):
         raise UsageError(
@@ -147,7 +170,8 @@ def torus(rule: Rule = mean, send: str = "own", topology: Topology = Torus()) ->
         )
     if not callable(rule):
         raise UsageError(f"torus(rule={rule!r}): a rule is mean, sum or a function of (own, weight, arrived)")
-    return NeighbourGradients(topology=topology, rule=rule, send=send)
+    size = bucket_bytes(bucket_mb)
+    return NeighbourGradients(topology=topology, rule=rule, send=send, codec=codec, bucket_bytes=size)
 
 
 @preset(
@@ -173,3 +197,75 @@ def gossip(p: float = 0.02) -> Strategy:
     if not isinstance(p, int | float) or isinstance(p, bool) or not 0 <= p <= 1:
         raise UsageError(f"gossip(p={p!r}): p is a probability, from 0 to 1")
     return PushGossip(p=p)
+
+
+@preset(
+    system="CHOCO-SGD",
+    parallelism="data",
+    optimization="decentral",
+    scheduling="synchronous",
+    exchange="compressed differences of weights with neighbours, every step",
+    topology="ring (any graph)",
+    reference="Koloskova et al., Decentralized Stochastic Optimization and Gossip Algorithms with Compressed "
+    "Communication, ICML 2019",
+)
+def choco(codec: Codec = top_k(0.1), gamma: float = 0.2, topology: Topology = Ring()) -> Strategy:
+    """Compressed gossip: what is sent is the compressed difference to what the neighbours already know.
+
+    x <- optimizer(w_i, g_i);  q_i = C(x - y_i);  y_j <- y_j + q_j for oneself and each neighbour j
+    w_i <- x + gamma sum_j W_ij (y_j - y_i)
+
+    y_j is the copy of worker j that all who hear it keep; it follows w_j although only C of the
+    difference is sent, so replicas come to exact consensus with any codec. The coarser the codec,
+    the smaller gamma must be; without compression gamma = 1 is `dpsgd` in another order.
+    Sends the codec's bytes per neighbour. Staleness 0. The topology must not change from round to round.
+
+    >>> from fast.codecs import int8
+    >>> choco(codec=int8())
+    choco(codec=int8(stochastic=False), gamma=0.2, topology=ring())
+    """
+    if not isinstance(gamma, int | float) or isinstance(gamma, bool) or not 0 < gamma <= 1:
+        raise UsageError(f"choco(gamma={gamma!r}): the consensus step is more than 0 and at most 1")
+    if topology.changing or topology.directed:
+        raise UsageError(
+            f"choco(topology={topology!r}): what neighbours know of each other is built up round by round, so they "
+            "must stay the same and hear each other. Take one that is undirected and doesn't change, such as ring()."
+        )
+    return CompressedGossip(codec=codec, gamma=gamma, topology=topology)
+
+
+@preset(
+    system="Project Adam, SFB",
+    parallelism="data",
+    optimization="central",
+    scheduling="synchronous",
+    exchange="factors of linear layers, other gradients, every step",
+    topology="all to all",
+    reference="Xie et al., Lighter-Communication Distributed Machine Learning via Sufficient Factor "
+    "Broadcasting, UAI 2016",
+)
+def sfb() -> Strategy:
+    """Sufficient factor broadcasting: linear layers send activations and errors instead of gradients.
+
+    y = x W^T:  g_i = delta_i^T x_i;  send (x_i, delta_i) to all;  w <- optimizer(w, mean_i delta_i^T x_i)
+
+    The steps of `allreduce`, up to rounding. A layer goes this way in a step if it pays on all
+    workers, P N (in + out) < 2 in out for N rows, and its factors rebuild its gradient exactly; the
+    d other values go through a mean. Sends (P - 1) (4 N (in + out) per layer + 4 per matrix that
+    could pay) + 8 d (P - 1) / P bytes. Staleness 0.
+
+    >>> sfb()
+    sfb()
+    """
+    return FactorBroadcast()
+
+
+def bucket_bytes(bucket_mb: float | None) -> int | None:
+    """The least size of a bucket, in bytes."""
+    if bucket_mb is None:
+        return None
+    if isinstance(bucket_mb, bool) or not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
+        raise UsageError(
+            f"bucket_mb={bucket_mb!r}: the least size of a bucket in MB, more than 0, or None for no buckets"
+        )
+    return max(1, int(min(bucket_mb, 1e6) * 1e6))

@@ -7,6 +7,7 @@ from math import inf
 from types import MappingProxyType
 
 from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag
+from fast.parts.codecs import Codec
 
 
 @dataclass
@@ -22,13 +23,13 @@ class StaleSynchronous(Strategy):
     """A worker pushes its gradient of clock c and reads for clock c + 1; the read is answered
     once every other worker's updates up to clock c - bound are in it."""
 
-    tags = (Tag("push", carries=GRADIENT), Tag("read", carries=WEIGHTS))
-    identity_alone = True
     knobs = MappingProxyType({"bound": (1, 8)})
 
-    def __init__(self, *, bound: float) -> None:
-        self.bound = bound
+    def __init__(self, *, bound: float, codec: Codec | None, bucket_bytes: int | None) -> None:
+        self.bound, self.bucket_bytes = bound, bucket_bytes
         self.synchronous = bound == 0
+        self.identity_alone = codec is None or not codec.has_momentum
+        self.tags = (Tag("push", carries=GRADIENT, codec=codec), Tag("read", carries=WEIGHTS))
 
     def servers(self, workers: int) -> int:
         return 1
@@ -38,7 +39,7 @@ class StaleSynchronous(Strategy):
 
     async def step(self, me: Me) -> None:
         (server,) = me.servers
-        me.send(server, me.gradient, tag="push", rates=me.rates)
+        await me.stream(server, tag="push", rates=me.rates)
         me.weights.copy_((await me.receive("read", server)).tensor)
 
     async def serve(self, me: Me) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fast.collectives.canonical import canonical_mean
 from fast.core import Reduction
 from fast.core.letter import union
+from fast.core.world import Round
 from fast.transport import Phase, Transport
 from fast.transport.base import Patience
 
@@ -111,7 +112,11 @@ def _check_round(
 
     def reduce(end: Transport) -> Reduction:
         k = end.id
-        found = end.reduce(brought.tensors[k], among, brought.weights[k], brought.present[k], patience)
+        under_way = end.reduce(
+            Round(brought.tensors[k], among, weight=brought.weights[k], present=brought.present[k])
+        )
+        under_way.finish(patience)
+        found = under_way.reduction
         return replace(found, tensor=found.tensor.clone())
 
     results = together([partial(reduce, end) for end in staying], patience, meanwhile)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fast.core.letter import Letter
-from fast.core.world import Reduction
+from fast.core.world import Link, Reduction, Round
+from fast.errors import UsageError, WireError
 
 
 class Phase(IntEnum):
@@ -46,11 +47,13 @@ class Status(NamedTuple):
 class Transport(ABC):
     """One participant's way to the others. Ids run from 0 to `size` - 1.
 
-    Every verb but `sleep` and `reduce` returns at once.
+    Every verb but `sleep` returns at once.
     """
 
     id: int
     size: int
+    link: Link = Link(latency_s=15e-6, rate_bytes_per_s=3e9)
+    """How fast the way to a peer is, for cost models: an order of magnitude."""
 
     @abstractmethod
     def post(self, to: Iterable[int], letter: Letter, limit: int) -> tuple[int, ...]:
@@ -64,6 +67,13 @@ class Transport(ABC):
     @abstractmethod
     def release(self, letters: Iterable[Letter]) -> None:
         """These letters' memory may be used again."""
+
+    def refusals(self) -> list[tuple[int, WireError]]:
+        """Letters that were not taken since the last call: whose, and what is wrong with them.
+
+        They count as released, and nobody else's letters are touched by it.
+        """
+        return []
 
     @abstractmethod
     def listen(self) -> int:
@@ -102,17 +112,24 @@ class Transport(ABC):
         """Let peers read a copy of these values under this name."""
 
     @abstractmethod
+    def window(self, name: str, tensor: Tensor) -> Tensor:
+        """Let peers read this tensor under this name, live: as it is whenever they look.
+
+        Returns the memory to write into from now on. That is the tensor itself if it lies in memory
+        of `allocate`; if not, its values are copied once into memory that peers can read.
+        """
+
+    @abstractmethod
     def peek(self, peer: int, name: str) -> Tensor | None:
-        """What a peer has published, as flat bytes to read and not to change."""
+        """What a peer has published, with its dtype and shape, to read in place and not to change.
+        WireError if it says that it lies where it can't."""
 
     def can_reduce(self, tensor: Tensor) -> bool:
         """Whether `reduce` takes this tensor."""
         return False
 
-    def reduce(
-        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, patience: Patience
-    ) -> Reduction:
-        """The canonical mean; its result is shared and read-only until the next one."""
+    def reduce(self, round_: Round) -> Reducing:
+        """The canonical mean; its result is shared and read-only until the next one in its lane."""
         raise NotImplementedError
 
     def take_waited_ns(self) -> dict[int, int]:
@@ -121,6 +138,26 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    def _check_own(self, letter: Letter) -> None:
+        """Nobody writes in another's name; a receiver would refuse it."""
+        if letter.sender != self.id:
+            raise UsageError(f"participant {self.id} posts a letter that says it is from {letter.sender}")
+
+
+class Reducing(ABC):
+    """A collective of the transport's own that is under way."""
+
+    reduction: Reduction
+    """Once it is done."""
+
+    @abstractmethod
+    def poll(self) -> bool:
+        """Go on as far as possible without waiting. Is it done?"""
+
+    @abstractmethod
+    def finish(self, patience: Patience) -> None:
+        """Wait until it is done."""
 
 
 class Patience(ABC):

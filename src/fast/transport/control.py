@@ -2,12 +2,13 @@
 
 Each word has one writer, its owner, except the bell, into which any peer writes a value that
 nobody writes twice. Readers see a word as it is; where several words belong together, the one
-that announces them is written last (x86 keeps that order; elsewhere `fence` asks for it).
+that announces them is written last (x86 keeps that order; elsewhere `fence` asks for it). A peer
+may have written anything there: nothing that is read here can raise, or lead out of the block.
 
     per participant   bell, phase, steps, samples, sign of life, what it waits for
     per peer          how many letters were posted to it, and the descriptors of the last RING
                       which of its letters were released
-    windows           name, place and size of what is published
+    windows           name, place, dtype and shape of what is published
     groups            the state of the collectives this participant takes part in
 """
 
@@ -17,20 +18,28 @@ import platform
 import struct
 import threading
 import time
+from typing import NamedTuple
 
 from torch import Tensor
 
-from fast.errors import UsageError
 from fast.transport.base import Phase, Status
+from fast.transport.futex import yield_core
+from fast.wire import DIMENSIONS
 
 RING = 64
 """Letters from one participant to one other that may wait unread."""
-WINDOWS = 16
+WINDOWS = 32
 WINDOW_NAME_BYTES = 40
-GROUPS = 16
+GROUPS = 64
+"""Groups of collectives that a participant may be in; each lane of one counts."""
 _TEXT_BYTES = 240
 _HEAD_BYTES = 512
-_WINDOW = struct.Struct("<40sQQQ")
+_WINDOW = struct.Struct(f"<QHH4x{DIMENSIONS}Q")
+_WINDOW_TURN_AT = WINDOW_NAME_BYTES
+_WINDOW_ENTRY_AT = WINDOW_NAME_BYTES + 8
+_WINDOW_BYTES = _WINDOW_ENTRY_AT + _WINDOW.size
+_TRIES, _PATIENT_TRIES = 20, 20
+"""Looks at an entry that is being written, until it is whole: at once, and then a millisecond apart."""
 _DESCRIPTOR = struct.Struct("<QQQ")
 _DESCRIPTOR_BYTES = 32
 _GROUP_WORDS = 16
@@ -75,7 +84,16 @@ def _windows_at(size: int) -> int:
 
 
 def _groups_at(size: int) -> int:
-    return _windows_at(size) + WINDOWS * 64
+    return _windows_at(size) + WINDOWS * _WINDOW_BYTES
+
+
+class Window(NamedTuple):
+    """What an entry says about something that peers can read."""
+
+    offset: int
+    dtype: int
+    """Its number among those that travel."""
+    shape: tuple[int, ...]
 
 
 class Control:
@@ -111,11 +129,18 @@ class Control:
 
     @property
     def phase(self) -> Phase:
-        return _PHASES[self.words32[_PHASE]]
+        """Whoever says something that isn't a phase can't be counted on: it has left."""
+        number = self.words32[_PHASE]
+        return _PHASES[number] if number < len(_PHASES) else Phase.LEFT
 
     @phase.setter
     def phase(self, phase: Phase) -> None:
         self.words32[_PHASE] = phase
+
+    @property
+    def has_phase(self) -> bool:
+        """Whether it says one."""
+        return self.words32[_PHASE] < len(_PHASES)
 
     def set_progress(self, steps: int, samples: int) -> None:
         self.words64[_STEPS] = steps
@@ -132,7 +157,8 @@ class Control:
 
     def status(self) -> Status:
         waits = self.words64[_WAITS]
-        text = bytes(self._bytes[_TEXT_AT : _TEXT_AT + (waits & 0xFFFF)]).decode(errors="replace")
+        length = min(waits & 0xFFFF, _TEXT_BYTES)
+        text = bytes(self._bytes[_TEXT_AT : _TEXT_AT + length]).decode(errors="replace")
         words = self.words64
         return Status(self.phase, words[_STEPS], words[_SAMPLES], words[_ALIVE], text, waits >> 16)
 
@@ -162,23 +188,39 @@ class Control:
 
     # What is published
 
-    def window(self, name: str) -> tuple[int, int] | None:
-        """Offset and size of what is published under this name."""
-        wanted = name.encode()
+    def window(self, name: str) -> Window | None:
+        """What is published under this name."""
+        wanted = name.encode().ljust(WINDOW_NAME_BYTES, b"\0")
         for place in range(WINDOWS):
-            found, offset, nbytes, valid = _WINDOW.unpack_from(self._bytes, self._windows + place * 64)
-            if valid and found.rstrip(b"\0") == wanted:
-                return offset, nbytes
+            at = self._windows + place * _WINDOW_BYTES
+            if self._bytes[at : at + WINDOW_NAME_BYTES] == wanted:
+                return self._entry(at)
         return None
 
-    def set_window(self, place: int, name: str, offset: int, nbytes: int) -> None:
-        if len(name.encode()) > WINDOW_NAME_BYTES:
-            raise UsageError(
-                f"{name!r} is too long a name to publish under; {WINDOW_NAME_BYTES} bytes is the limit"
-            )
-        at = self._windows + place * 64
-        _WINDOW.pack_into(self._bytes, at, name.encode(), offset, nbytes, 0)
-        self.words64[(at + 56) // 8] = 1
+    def _entry(self, at: int) -> Window | None:
+        """An entry's turn is 0 while it is being written, and another one afterwards."""
+        turn_at = (at + _WINDOW_TURN_AT) // 8
+        for attempt in range(_TRIES + _PATIENT_TRIES):
+            turn = self.words64[turn_at]
+            offset, dtype, dimensions, *shape = _WINDOW.unpack_from(self._bytes, at + _WINDOW_ENTRY_AT)
+            if turn and turn == self.words64[turn_at]:
+                return Window(offset, dtype, tuple(shape[:dimensions]))
+            yield_core() if attempt < _TRIES else time.sleep(0.001)
+        return None
+
+    def set_window(self, place: int, name: str, window: Window, fence: Fence) -> None:
+        at = self._windows + place * _WINDOW_BYTES
+        turn_at = (at + _WINDOW_TURN_AT) // 8
+        turn = self.words64[turn_at] + 1
+        self.words64[turn_at] = 0
+        fence()
+        self._bytes[at : at + WINDOW_NAME_BYTES] = name.encode().ljust(WINDOW_NAME_BYTES, b"\0")
+        shape = window.shape + (0,) * (DIMENSIONS - len(window.shape))
+        _WINDOW.pack_into(
+            self._bytes, at + _WINDOW_ENTRY_AT, window.offset, window.dtype, len(window.shape), *shape
+        )
+        fence()
+        self.words64[turn_at] = turn
 
     # Collectives: see shm_reduce
 

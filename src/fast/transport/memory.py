@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from fast.core.framing import dtype_name, flat_copy, header_of, letter_of, lies_flat, typed
 from fast.core.letter import Letter
 from fast.transport.base import Phase, Status, Transport
+from fast.wire import decode_header, encode_header
 
 
 class MemoryHub:
@@ -38,18 +39,22 @@ class MemoryTransport(Transport):
 
     def __init__(self, id: int, hub: MemoryHub) -> None:
         self.id, self.size, self._hub = id, hub.size, hub
+        self._regions: list[Tensor] = []
 
     def post(self, to: Iterable[int], letter: Letter, limit: int) -> tuple[int, ...]:
+        """Headers go through their bytes, as they do between processes: no two participants ever
+        hold the same list, and what can't be sent is refused here too."""
+        self._check_own(letter)
         hub, refused = self._hub, []
-        copy = replace(letter, tensor=letter.tensor.clone())
+        header, payload = encode_header(header_of(letter)), flat_copy(letter.tensor)
         with hub.changed:
             for peer in to:
-                unread = hub.unread.get((self.id, peer, letter.tag), 0)
-                if unread >= limit:
+                key = (self.id, peer, letter.tag)
+                if hub.unread.get(key, 0) >= limit:
                     refused.append(peer)
                     continue
-                hub.unread[self.id, peer, letter.tag] = unread + 1
-                delivered = replace(copy)
+                hub.unread[key] = hub.unread.get(key, 0) + 1
+                delivered = letter_of(decode_header(header), payload, self.id)
                 hub.open[id(delivered)] = delivered
                 hub.queues[peer].append(delivered)
             hub.touch()
@@ -61,10 +66,14 @@ class MemoryTransport(Transport):
         return letters
 
     def release(self, letters: Iterable[Letter]) -> None:
+        unread = self._hub.unread
         with self._hub.changed:
             for letter in letters:
                 if self._hub.open.pop(id(letter), None) is not None:
-                    self._hub.unread[letter.sender, self.id, letter.tag] -= 1
+                    key = (letter.sender, self.id, letter.tag)
+                    unread[key] -= 1
+                    if not unread[key]:
+                        del unread[key]
 
     def listen(self) -> int:
         return self._hub.changes
@@ -101,12 +110,29 @@ class MemoryTransport(Transport):
             self._set(self.status(self.id)._replace(alive_ns=time.monotonic_ns()))
 
     def allocate(self, nbytes: int) -> Tensor:
-        return torch.zeros(nbytes, dtype=torch.uint8)
+        region = torch.zeros(nbytes, dtype=torch.uint8)
+        self._regions.append(region)
+        return region
 
     def publish(self, name: str, tensor: Tensor) -> None:
-        data = tensor.detach().contiguous().clone().reshape(-1).view(torch.uint8)
+        self._show(name, _copied(tensor))
+
+    def window(self, name: str, tensor: Tensor) -> Tensor:
+        """What lies elsewhere is copied, as it is between processes."""
+        if not self._is_ours(tensor):
+            tensor = _copied(tensor)
+        self._show(name, tensor)
+        return tensor
+
+    def _is_ours(self, tensor: Tensor) -> bool:
+        storage = tensor.untyped_storage().data_ptr()
+        return lies_flat(tensor) and any(
+            region.untyped_storage().data_ptr() == storage for region in self._regions if region.numel()
+        )
+
+    def _show(self, name: str, tensor: Tensor) -> None:
         with self._hub.changed:
-            self._hub.windows[self.id, name] = data
+            self._hub.windows[self.id, name] = tensor
             self._hub.touch()
 
     def peek(self, peer: int, name: str) -> Tensor | None:
@@ -114,3 +140,8 @@ class MemoryTransport(Transport):
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    dtype_name(tensor)  # refuses what can't be shown between processes either
+    return typed(flat_copy(tensor), tensor.dtype, tensor.shape)

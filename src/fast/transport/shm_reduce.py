@@ -1,6 +1,6 @@
 """The mean over everybody's tensor, in place: nobody copies its input, everybody reads one result.
 
-Round s of a group, for each member:
+Round s of a group in one lane, for each member:
 
     announce where my tensor lies; ready = s
     wait until each other member is ready or has left: those who are ready take part
@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
 from fast.collectives.canonical import EqualMean, add_up
 from fast.core.letter import union
-from fast.core.world import Reduction
-from fast.errors import UsageError
+from fast.core.world import Reduction, Round
+from fast.errors import PeerLost, UsageError
 from fast.transport.arena import Arena
-from fast.transport.base import Patience, Phase
+from fast.transport.base import Patience, Phase, Reducing
 from fast.transport.control import GROUPS, Control, Fence
 from fast.transport.futex import Futex, yield_core
 from fast.view import ALIGN_BYTES
@@ -43,26 +45,40 @@ _KEY, _READY, _DONE, _OFFSET, _NBYTES, _WEIGHT, _PRESENT_AT, _PRESENT_LEN, _OUT,
 )
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
+_Key = tuple[tuple[int, ...], int, tuple[int, int, int] | None]
+"""Members, lane, and which slice of a flat tensor: what one has allotted is never moved by another."""
+
 
 class _Group:
     """This participant's part in the collectives of one group."""
 
-    def __init__(self, place: int, members: tuple[int, ...]) -> None:
-        digest = hashlib.blake2b(repr(members).encode(), digest_size=8).digest()
-        self.place, self.members = place, members
+    def __init__(self, place: int, key: _Key) -> None:
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+        self.place = place
         self.key = int.from_bytes(digest, "little") | 1
         self.round = 0
         self.places: dict[int, int] = {}
         self.staging: tuple[int, Tensor] | None = None
         self.presence: tuple[int, Tensor] | None = None
-        self.result: tuple[int, Tensor] | None = None
         self.plan_key: object = None
         self.output: Tensor | None = None
         """The same object round after round, so that who reads it can prepare for it once."""
         self.output_place: object = None
+        self.whole: Tensor | None = None
+        """Of a slice: all of the flat result that it is a slice of."""
         self.chunks: list[tuple[list[Tensor], Tensor]] = []
         self.equal: EqualMean | None = None
         """The sum of these chunks for equal weights, where there is a faster way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Of a peer: that one of its words reaches this value."""
+
+    peer: int
+    word: int
+    least: int
+    why: str
 
 
 class ShmReducer:
@@ -74,27 +90,38 @@ class ShmReducer:
         self._id, self._arenas, self._controls = id, arenas, controls
         self._mine, self._arena = controls[id], arenas[id]
         self._futex, self._fence = futex, fence
-        self._groups: dict[tuple[int, ...], _Group] = {}
+        self._groups: dict[_Key, _Group] = {}
+        self._wholes: dict[tuple[tuple[int, ...], int], int] = {}
         self._waited: dict[int, int] = {}
 
-    def reduce(
-        self, tensor: Tensor, among: tuple[int, ...], weight: float, present: int | None, patience: Patience
-    ) -> Reduction:
-        group = self._groups.get(among) or self._enter(among)
+    def reduce(self, round_: Round) -> Reducing:
+        key = (round_.among, round_.lane, round_.part)
+        group = self._groups.get(key) or self._enter(key)
+        return _UnderWay(self, group, self._program(group, round_))
+
+    def _program(self, group: _Group, round_: Round) -> Generator[_Wanted, bool, Reduction]:
+        """Yields what it needs of a peer, and is told whether it has come (else the peer has left)."""
         group.round += 1
-        self._announce(group, tensor, weight, present)
-        members = tuple(
-            peer for peer in among if peer == self._id or self._await(group, peer, _READY, patience, "round")
-        )
-        self._check_alike(group, members, tensor)
-        output = self._output(group, members, tensor, patience)
-        self._add_up(group, members, tensor, output)
-        together = self._union(group, members)  # before DONE: then the others may announce anew
+        tensor = round_.tensor
+        self._announce(group, tensor, round_.weight, round_.present)
+        present: tuple[int, ...] = ()
+        for peer in round_.among:
+            if peer == self._id or (yield _Wanted(peer, _READY, group.round, "round")):
+                present += (peer,)
+        self._check_alike(group, present, tensor)
+        host, nbytes = present[0], tensor.numel() * tensor.element_size()
+        if host == self._id:
+            self._offer_output(group, round_, nbytes)
+        else:
+            yield _Wanted(host, _OUT_NBYTES, nbytes, "memory for the result")
+        output = self._output(group, host, round_)
+        self._add_up(group, present, tensor, output)
+        together = self._union(group, present)  # before DONE: then the others may announce anew
         self._tell(group, _DONE)
-        for peer in members:
-            if peer != self._id:
-                self._await(group, peer, _DONE, patience, "result")
-        return Reduction(output, members, together)
+        for peer in present:
+            if peer != self._id and not (yield _Wanted(peer, _DONE, group.round, "result")):
+                raise PeerLost(f"peer {peer} left in the middle of a mean", peers=(peer,))
+        return Reduction(output, present, together, whole=group.whole)
 
     def wake_waiters(self) -> None:
         """After a change of phase: whoever sleeps on one of our words must look again."""
@@ -104,14 +131,14 @@ class ShmReducer:
 
     # My entry
 
-    def _enter(self, members: tuple[int, ...]) -> _Group:
+    def _enter(self, key: _Key) -> _Group:
         if len(self._groups) >= GROUPS:
             raise UsageError(
                 f"participant {self._id} takes part in more than {GROUPS} groups of collectives; "
                 "use letters for exchanges whose members keep changing"
             )
-        group = _Group(len(self._groups), members)
-        self._groups[members] = group
+        group = _Group(len(self._groups), key)
+        self._groups[key] = group
         self._mine.words64[self._mine.group_words(group.place) + _KEY] = group.key
         return group
 
@@ -159,38 +186,41 @@ class ShmReducer:
                 return None
         return control.group_words(place)
 
-    def _await(self, group: _Group, peer: int, word: int, patience: Patience, why: str) -> bool:
-        """Wait until a peer's word has reached this round. False if it left before."""
-        entry = self._entry(group, peer)
-        if entry is not None and self._controls[peer].words64[entry + word] >= group.round:
+    def look(self, group: _Group, wanted: _Wanted) -> bool | None:
+        """Whether it has come; False if the peer left before, None if it may still come."""
+        control = self._controls[wanted.peer]
+        has_left = control.phase >= Phase.DONE
+        entry = self._entry(group, wanted.peer)
+        if entry is not None and control.words64[entry + wanted.word] >= wanted.least:
             return True
-        began = time.monotonic_ns()
-        try:
-            return self._await_word(group, peer, word, patience, why)
-        finally:
-            self._waited[peer] = self._waited.get(peer, 0) + time.monotonic_ns() - began
+        return False if has_left else None
 
-    def _await_word(self, group: _Group, peer: int, word: int, patience: Patience, why: str) -> bool:
-        control, naps = self._controls[peer], 0
-        while True:
-            has_left = control.phase >= Phase.DONE
-            entry = self._entry(group, peer)
-            value = 0 if entry is None else control.words64[entry + word]
-            if value >= group.round:
-                return True
-            if has_left:
-                return False
+    def wait(self, group: _Group, wanted: _Wanted, patience: Patience) -> bool:
+        """Wait until it has come. False if the peer left before."""
+        found, naps, began = self.look(group, wanted), 0, time.monotonic_ns()
+        while found is None:
             if naps < _YIELDS:
                 yield_core()
-            elif entry is None:
-                self._futex.sleep(self._mine.words32, 0, self._mine.bell_address, self._mine.bell, 0.001)
             else:
-                at = (entry + word) * 2
-                address = control.address_of(entry + word)
-                self._futex.sleep(control.words32, at, address, value & 0xFFFFFFFF, _NAP_S)
+                self._sleep(group, wanted)
             naps += 1
             if naps > _YIELDS:
-                patience.check((peer,), why)
+                patience.check((wanted.peer,), wanted.why)
+            found = self.look(group, wanted)
+        if naps:
+            self._waited[wanted.peer] = self._waited.get(wanted.peer, 0) + time.monotonic_ns() - began
+        return found
+
+    def _sleep(self, group: _Group, wanted: _Wanted) -> None:
+        """Until the peer's word changes; the kernel refuses if it has changed since it was looked at."""
+        control, entry = self._controls[wanted.peer], self._entry(group, wanted.peer)
+        if entry is None:
+            self._futex.sleep(self._mine.words32, 0, self._mine.bell_address, self._mine.bell, 0.001)
+            return
+        word = entry + wanted.word
+        value = control.words64[word]
+        if value < wanted.least and control.phase < Phase.DONE:
+            self._futex.sleep(control.words32, word * 2, control.address_of(word), value & 0xFFFFFFFF, _NAP_S)
 
     def take_waited_ns(self) -> dict[int, int]:
         """How long each peer was waited for since the last call."""
@@ -212,30 +242,40 @@ class ShmReducer:
 
     # The sum
 
-    def _output(self, group: _Group, members: tuple[int, ...], tensor: Tensor, patience: Patience) -> Tensor:
-        """The result's memory, in the arena of the lowest member."""
-        host, nbytes = members[0], tensor.numel() * tensor.element_size()
-        control = self._controls[host]
+    def _offer_output(self, group: _Group, round_: Round, nbytes: int) -> None:
+        """Memory for the result, in the arena of the lowest member. All slices of one flat tensor lie
+        in one piece, so that their results together are its result."""
+        word, words = self._mine.group_words(group.place), self._mine.words64
+        if words[word + _OUT_NBYTES] >= nbytes:
+            return
+        if round_.part is None:
+            offset = self._arena.allocate(nbytes)[0]
+        else:
+            start, _, total = round_.part
+            itemsize = round_.tensor.element_size()
+            key = (round_.among, total * itemsize)
+            if key not in self._wholes:
+                self._wholes[key] = self._arena.allocate(total * itemsize)[0]
+            offset = self._wholes[key] + start * itemsize
+        words[word + _OUT] = offset
+        self._fence()
+        words[word + _OUT_NBYTES] = nbytes
+        self._futex.wake(self._mine.address_of(word + _OUT_NBYTES))
+
+    def _output(self, group: _Group, host: int, round_: Round) -> Tensor:
+        """The result's memory; the same object round after round, as long as it is the same place."""
         entry = self._entry(group, host)
         assert entry is not None
-        if host == self._id and (group.result is None or group.result[1].numel() < nbytes):
-            group.result = self._arena.allocate(nbytes)
-            control.words64[entry + _OUT] = group.result[0]
-            self._fence()
-            control.words64[entry + _OUT_NBYTES] = nbytes
-            self._futex.wake(control.address_of(entry + _OUT_NBYTES))
-        naps = 0
-        while control.words64[entry + _OUT_NBYTES] < nbytes:
-            naps += 1
-            yield_core()
-            if naps > _YIELDS:
-                word = entry + _OUT_NBYTES
-                self._futex.sleep(control.words32, word * 2, control.address_of(word), 0, 0.001)
-                patience.check((host,), "memory for the result")
-        place = (host, control.words64[entry + _OUT], tensor.dtype, tensor.shape)
+        tensor = round_.tensor
+        place = (host, self._controls[host].words64[entry + _OUT], tensor.dtype, tensor.shape)
         if group.output is None or group.output_place != place:
-            memory = self._arenas[host].map(place[1], nbytes)
+            memory = self._arenas[host].read(place[1], tensor.numel() * tensor.element_size())
             group.output, group.output_place = memory.view(tensor.dtype).view(tensor.shape), place
+            group.whole = None
+            if round_.part is not None:
+                start, _, total = round_.part
+                first = place[1] - start * tensor.element_size()
+                group.whole = self._arenas[host].map(first, total * tensor.element_size()).view(tensor.dtype)
         return group.output
 
     def _add_up(self, group: _Group, members: tuple[int, ...], tensor: Tensor, output: Tensor) -> None:
@@ -275,6 +315,36 @@ class ShmReducer:
             data = self._arenas[peer].map(words[entry + _PRESENT_AT], _PRESENCE_BYTES)[:length]
             present = union(present, int.from_bytes(bytes(data.numpy()), "little"))
         return present
+
+
+@final
+class _UnderWay(Reducing):
+    """One round of one group, as far as it has come."""
+
+    def __init__(
+        self, reducer: ShmReducer, group: _Group, program: Generator[_Wanted, bool, Reduction]
+    ) -> None:
+        self._reducer, self._group, self._program = reducer, group, program
+        self._wanted: _Wanted | None = None
+        self._advance(None)
+
+    def _advance(self, answer: bool | None) -> None:
+        try:
+            self._wanted = self._program.send(answer)  # type: ignore[arg-type]  # None starts it
+        except StopIteration as stop:
+            self._wanted, self.reduction = None, stop.value
+
+    def poll(self) -> bool:
+        while self._wanted is not None:
+            found = self._reducer.look(self._group, self._wanted)
+            if found is None:
+                return False
+            self._advance(found)
+        return True
+
+    def finish(self, patience: Patience) -> None:
+        while self._wanted is not None:
+            self._advance(self._reducer.wait(self._group, self._wanted, patience))
 
 
 def _dtype_number(tensor: Tensor) -> int:

@@ -1,0 +1,180 @@
+"""The verbs of `me` that it takes several to perform: rounds, neighbours, and reading each other's memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor
+
+from fast.core.letter import Letter
+from fast.core.rounds import How, Rounds
+from fast.core.ticket import Ticket
+from fast.core.world import Kind, World
+from fast.errors import UsageError
+from fast.parts.codecs.base import Codec
+
+if TYPE_CHECKING:
+    from fast.core.strategy import Strategy
+
+Result = TypeVar("Result")
+
+
+class Together(ABC):
+    """The half of `Me` that is about all at once; the other half is about letters."""
+
+    id: int
+    world: World
+    strategy: Strategy
+    _rounds: Rounds
+
+    @property
+    @abstractmethod
+    def edges(self) -> Mapping[int, float]:
+        """Whom I hear in this round, with the mixing weight of each."""
+
+    @property
+    @abstractmethod
+    def audience(self) -> Mapping[int, float]:
+        """Who hears me in this round, with the share of a push-sum that each gets; the rest is mine."""
+
+    @abstractmethod
+    def send(
+        self,
+        to: int | Iterable[int],
+        tensor: Tensor,
+        tag: str,
+        *,
+        codec: Codec | None = None,
+        into: Tensor | None = None,
+        **note: Any,
+    ) -> None:
+        """Send values to one peer or several."""
+
+    @abstractmethod
+    async def gather(self, tag: str, peers: Iterable[int]) -> tuple[dict[int, Letter], tuple[int, ...]]:
+        """The next letter of each of these peers, and who of them is gone."""
+
+    @abstractmethod
+    def check_known(self, peers: tuple[int, ...]) -> None:
+        """Refuse to talk to somebody who doesn't exist, or when nobody answers any more."""
+
+    # Rounds
+
+    async def mean(
+        self,
+        tensor: Tensor,
+        among: Iterable[int] | None = None,
+        *,
+        weight: float = 1.0,
+        read_only: bool = False,
+        codec: Codec | None = None,
+        algorithm: str = "auto",
+        order: str = "canonical",
+    ) -> Tensor:
+        """The mean over the workers who are still in; the input stays intact.
+
+        The result is the caller's until its next `mean`. With `read_only=True` it may be memory
+        that all of them read (one copy less): writing into it is refused. Everybody gets the same
+        bits. The sum is made in canonical order, by ascending worker; with `order="any"` faster
+        algorithms may be chosen for many workers or slow links, or one is asked for by name.
+        """
+        if not tensor.is_floating_point():
+            raise UsageError(
+                f"mean() needs floating point numbers and got {tensor.dtype}; convert them first"
+            )
+        self._next_round()
+        how = How(codec, algorithm, order)
+        asked = self._rounds.ask(tensor, among, Kind.MEAN, how, weight=weight, read_only=read_only)
+        return (await asked).tensor
+
+    async def mean_gradient(
+        self,
+        *,
+        weight: float = 1.0,
+        codec: Codec | None = None,
+        algorithm: str = "auto",
+        order: str = "canonical",
+    ) -> Tensor:
+        """The mean of everybody's gradient, to read: bucket by bucket while backward is still running."""
+        self._next_round()
+        return await self._rounds.mean_gradient(weight, How(codec, algorithm, order))
+
+    async def all_reduce(
+        self,
+        tensor: Tensor,
+        among: Iterable[int] | None = None,
+        *,
+        algorithm: str = "auto",
+        order: str = "canonical",
+    ) -> Tensor:
+        """The sum over the workers who are still in, the same bits for all of them."""
+        self._next_round()
+        asked = self._rounds.ask(tensor, among, Kind.SUM, How(None, algorithm, order))
+        return (await asked).tensor
+
+    async def reduce_scatter(self, tensor: Tensor, among: Iterable[int] | None = None) -> Tensor:
+        """My slice of the mean: as many slices as there are members, as equal as can be, in their order."""
+        self._next_round()
+        return (await self._rounds.ask(tensor, among, Kind.REDUCE_SCATTER, How())).tensor
+
+    async def all_gather(self, tensor: Tensor, among: Iterable[int] | None = None) -> Tensor:
+        """Everybody's tensor, in the order of the members: shape (members, *shape)."""
+        self._next_round()
+        return (await self._rounds.ask(tensor, among, Kind.ALL_GATHER, How())).tensor
+
+    async def broadcast(self, tensor: Tensor, source: int, among: Iterable[int] | None = None) -> Tensor:
+        """The tensor of `source`; the others give one of the same shape and dtype, which stays as it is."""
+        self._next_round()
+        return (await self._rounds.ask(tensor, among, Kind.BROADCAST, How(), source=source)).tensor
+
+    async def neighbour_mean(
+        self, tensor: Tensor, *, codec: Codec | None = None, tag: str = "fast.neighbours"
+    ) -> Tensor:
+        """sum_j W_ij x_j over myself and those I hear, with the topology's mixing weights."""
+        edges = self.edges
+        self.send(self.audience, tensor, tag, codec=codec)
+        got, _ = await self.gather(tag, edges)
+        mixed = tensor * (1.0 - sum(edges[peer] for peer in got))
+        for peer, letter in got.items():
+            mixed.add_(letter.tensor, alpha=edges[peer])
+        return mixed
+
+    def start(self, program: Coroutine[Any, Any, Result]) -> Ticket[Result]:
+        """Begin something that waits, and go on: `ticket = me.start(me.mean(x)); ...; await ticket`.
+
+        It makes progress whenever a ticket is polled or awaited, or a bucket becomes ready.
+        """
+        return self._rounds.start(program)
+
+    def _next_round(self) -> None:
+        self._rounds.check_guards()
+        self._rounds.forget_guards()
+
+    # One-sided
+
+    def publish(self, name: str, tensor: Tensor) -> Tensor:
+        """Let peers read this tensor whenever they like, without asking. Returns the memory that they
+        read: what is written into it from now on is seen at once, in whatever state it is."""
+        self._check_racy("publish")
+        return self.world.publish(name, tensor)
+
+    async def read(self, peer: int, name: str) -> Tensor:
+        """What a peer has published, as it is in this moment; on one host without a copy."""
+        self._check_racy("read")
+        self.check_known((peer,))
+        found = await self.world.read(peer, name)
+        if found is None:
+            raise UsageError(
+                f"participant {self.id} reads {name!r} of peer {peer}, who hasn't published it. Publish in "
+                "begin(), which everybody goes through before its first step."
+            )
+        return found
+
+    def _check_racy(self, verb: str) -> None:
+        if not self.strategy.racy:
+            raise UsageError(
+                f"{self.strategy!r} calls me.{verb}, which gives whatever is in a peer's memory at that moment. "
+                "Set `racy = True` in the strategy if that is meant; otherwise send letters."
+            )
