@@ -21,7 +21,7 @@ from fast.parts.codecs import Codec, Transformation
 from fast.strategies import Preset
 
 PAGE = Path(__file__).resolve().parent / "reference.md"
-INTERNAL = ("open_turn", "close_turn", "check_known", "present_in")
+INTERNAL = ("open_turn", "close_turn", "check_known", "present_in", "in_use")
 """Public in Python's sense only: worlds call them."""
 INTRODUCTION = """\
 # Reference

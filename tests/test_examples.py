@@ -28,9 +28,9 @@ from fast.testing import check_strategy
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-SCRIPTS = ("digits", "own_data", "torus_by_hand")
+SCRIPTS = ("digits", "own_data", "torus_by_hand", "move_tensors")
 """Those that train. `own_strategy` is a strategy, for others to be trained with."""
-LINES = {"torus_by_hand": 60}
+LINES = {"torus_by_hand": 60, "move_tensors": 60}
 CHANCE = 0.1
 
 

@@ -162,8 +162,9 @@ class Meter:
     """Letters and bytes sent to each peer."""
     means: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
     """Collectives among these members, and this participant's bytes in them."""
-    _sending_ns: int = field(default=0, repr=False)
-    _waiting_ns: int = field(default=0, repr=False)
+    _sending: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    """Since the last boundary: when each part ended, and how long it took. Likewise the waits."""
+    _waiting: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self._takers: dict[type[Record], Callable[[Any], None]] = {
@@ -187,36 +188,46 @@ class Meter:
 
     def _take_sent(self, record: Sent) -> None:
         self.bytes_sent += record.nbytes
-        self._sending_ns += record.took_ns
+        self._sending.append((record.at_ns, record.took_ns))
         each = record.nbytes // len(record.to)
         for peer in record.to:
             _add(self.links, peer, each)
 
     def _take_reduced(self, record: Reduced) -> None:
         self.bytes_sent += record.nbytes
-        self._sending_ns += record.took_ns
+        self._sending.append((record.at_ns, record.took_ns))
         _add(self.means, record.members, record.nbytes)
 
     def _take_included(self, record: Included) -> None:
         self.staleness[record.staleness] = self.staleness.get(record.staleness, 0) + 1
 
     def _take_waited(self, record: Waited) -> None:
-        self._waiting_ns += record.waited_ns
+        self._waiting.append((record.at_ns, record.waited_ns))
 
     def _take_computed(self, record: Computed) -> None:
-        self.computed_ns += record.at_ns - record.began_ns
-        self._sending_ns = self._waiting_ns = 0  # it was before the first step, or inside the computing
+        """What was sent while backward was still running is sending; what was sent before the first
+        step belongs to no time that is counted."""
+        took_ns = record.at_ns - record.began_ns
+        sent_ns = sum(part_ns for at_ns, part_ns in self._sending if at_ns - part_ns >= record.began_ns)
+        waited_ns = sum(part_ns for at_ns, part_ns in self._waiting if at_ns - part_ns >= record.began_ns)
+        self._count(sent_ns, waited_ns)
+        self.computed_ns += took_ns - sent_ns - waited_ns
 
     def _take_stepped(self, record: Stepped) -> None:
         self.steps += 1
         self.samples += record.samples
 
     def _take_turned(self, record: Turned) -> None:
-        sent_ns, waited_ns = self._sending_ns, self._waiting_ns
+        sent_ns = sum(part_ns for _, part_ns in self._sending)
+        waited_ns = sum(part_ns for _, part_ns in self._waiting)
+        self._count(sent_ns, waited_ns)
+        self.merged_ns += record.at_ns - record.began_ns - sent_ns - waited_ns
+
+    def _count(self, sent_ns: int, waited_ns: int) -> None:
         self.sent_ns += sent_ns
         self.waited_ns += waited_ns
-        self.merged_ns += record.at_ns - record.began_ns - sent_ns - waited_ns
-        self._sending_ns = self._waiting_ns = 0
+        self._sending.clear()
+        self._waiting.clear()
 
     def _take_dropped(self, record: Dropped) -> None:
         self.dropped += 1

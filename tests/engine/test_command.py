@@ -168,7 +168,7 @@ def test_a_training_from_the_command_line(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == ["[worker 0] trained -x", "[worker 1] trained -x"]
-    assert "fast: --strategy ssp(bound=0) overrides torus(" in run.stderr
+    assert "fast: --strategy ssp(bound=0) overrides torus of the script" in run.stderr
     assert re.search(r'"steps": \[\s*2,\s*2\s*\]', (tmp_path / "o").read_text())
 
 

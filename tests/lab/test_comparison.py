@@ -14,6 +14,7 @@ from fast.errors import UsageError
 from fast.lab import Folder, Journal, Plan, Result, Simulated, Stage, compare, run_plan
 from fast.lab.journal import CantWrite
 from fast.lab.tuning import RATES
+from fast.loop.loading import strategy_from
 
 KEYS = {
     "strategy", "asked", "label", "seed", "rate", "reached_target", "time_to_target_s", "samples_to_target",
@@ -230,14 +231,15 @@ def test_a_failed_trial_is_not_tried_again_once_a_run_has_its_setting(
     """Else two seeds of one strategy might run with different settings."""
     monkeypatch.setenv("FAST_TEST_SEAL", str(tmp_path / "seal"))
     plan = Plan.of(TUNED, "allreduce", 2, epochs=1, seeds=[0, 1], tune=1, world=Simulated())
-    failed = {"strategy": "allreduce()", "rate": 1.0, "error": "disk full"}
-    done = Result(strategy="allreduce()", seed=0, asked="allreduce()", label="allreduce").to_json()
+    call = strategy_from("allreduce").call
+    failed = {"strategy": call, "rate": 1.0, "error": "disk full"}
+    done = Result(strategy=call, seed=0, asked=call, label="allreduce").to_json()
     for runs, trials in ((0, 1), (1, 0)):
         counting = StoppingAfter(99)
         journal = Journal()
-        journal.finish("trial", "trial 0 of allreduce()", failed)
+        journal.finish("trial", f"trial 0 of {call}", failed)
         if runs:
-            journal.finish("run", "run of allreduce() with seed 0", done)
+            journal.finish("run", f"run of {call} with seed 0", done)
         run_plan(plan, counting, journal)
         assert counting.begun == trials + 2 - runs
 

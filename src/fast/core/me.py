@@ -215,7 +215,7 @@ class Me(Together):
             return
         self._rounds.check_guards()
         self.check_known(targets)
-        codec = codec or self._codec_of(tag)
+        codec = self.in_use(codec or self._codec_of(tag))
         letter = self._letter(tensor, tag, note)
         if codec is not None:
             letter = self.coding.encoded(letter, codec, into)
@@ -277,6 +277,12 @@ class Me(Together):
     def _carries(self, tag: str) -> str:
         declared = self._tags.get(tag)
         return declared.carries if declared else ""
+
+    def in_use(self, codec: Codec | None) -> Codec | None:
+        """With one worker there is nobody to send less to, so that alone every strategy stays what it is
+        without FAST; unless the codec is a part of the optimizer."""
+        alone = len(self.world.start_view.workers) == 1
+        return None if codec is not None and alone and not codec.has_momentum else codec
 
     def _codec_of(self, tag: str) -> Codec | None:
         declared = self._tags.get(tag)

@@ -46,7 +46,7 @@ class Rounds:
 
     def __init__(self, me: Me) -> None:
         self._me = me
-        self._lane = 0
+        self._lane = self._encoded = 0
         self._tickets: list[Ticket[Any]] = []
         self._guards: list[tuple[Tensor, int]] = []
         self.merged: Reduction | None = None
@@ -71,10 +71,12 @@ class Rounds:
         group = me.world.start_view.workers if among is None else tuple(sorted(among))
         me.check_known(group)
         lane = self._next_lane()
-        coder = None
-        if how.codec is not None:
+        codec, coder = me.in_use(how.codec), None
+        if codec is not None:
+            # The n-th round of a turn that is encoded is the same tensor in every step: one channel.
+            self._encoded += 1
             start = bucket.start if bucket is not None and bucket.part else None
-            coder = me.coding.coder(f"round {lane}", how.codec, tensor, start)
+            coder = me.coding.coder(f"round {self._encoded}", codec, tensor, start)
         own = tensor is me.gradient or bucket is not None
         reduction = await me.world.collective(
             Round(
@@ -162,7 +164,7 @@ class Rounds:
     # Turns
 
     def open(self) -> None:
-        self._lane, self.merged = 0, None
+        self._lane, self._encoded, self.merged = 0, 0, None
         self._tickets.clear()
 
     def close(self) -> None:

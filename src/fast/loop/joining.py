@@ -19,6 +19,7 @@ from fast.errors import NotFinite, UsageError
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session
 from fast.runtime import WorkerRuntime, seed_gradient
+from fast.strategies.calls import short_call
 from fast.trace import Observer
 from fast.view import View
 
@@ -67,7 +68,7 @@ def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
     if seat.strategy is not None:
         asked = strategy_from(seat.strategy)
         if asked.call != chosen.call and seat.id == 0:
-            seat.say(f"--strategy {asked} overrides {chosen} of the script")
+            seat.say(f"--strategy {shown(asked)} overrides {shown(chosen)} of the script")
         chosen = asked
     return chosen
 
@@ -243,8 +244,13 @@ def _servers(strategy: Strategy, workers: int) -> int:
     return servers
 
 
+def shown(strategy: Strategy) -> str:
+    """The call as somebody would write it."""
+    return short_call(strategy.call) if strategy.call else repr(strategy)
+
+
 def _say_what_runs(seat: Seat, strategy: Strategy) -> None:
-    words = f"{seat.workers} worker{'s' * (seat.workers > 1)}, strategy {strategy!r}"
+    words = f"{seat.workers} worker{'s' * (seat.workers > 1)}, strategy {shown(strategy)}"
     if strategy.topology is not None:
         words += f", {strategy.topology.describe(seat.workers)}"
     if seat.workers == 1 and not strategy.identity_alone:

@@ -15,7 +15,14 @@ class AllReduce(Strategy):
     synchronous = True
     replicas_agree = True
 
-    def __init__(self, *, codec: Codec | None, algorithm: str, order: str, bucket_bytes: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        codec: Codec | None = None,
+        algorithm: str = "auto",
+        order: str = "canonical",
+        bucket_bytes: int | None = None,
+    ) -> None:
         self.codec, self.algorithm, self.order = codec, algorithm, order
         self.bucket_bytes = bucket_bytes
         self.identity_alone = codec is None or not codec.has_momentum

@@ -49,8 +49,8 @@ class NeighbourGradients(Strategy):
         topology: Topology,
         rule: Rule,
         send: str,
-        codec: Codec | None,
-        bucket_bytes: int | None,
+        codec: Codec | None = None,
+        bucket_bytes: int | None = None,
     ) -> None:
         self.topology, self.rule, self.what, self.bucket_bytes = topology, rule, send, bucket_bytes
         self.tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum, codec=codec),)

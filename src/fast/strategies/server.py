@@ -25,7 +25,7 @@ class StaleSynchronous(Strategy):
 
     knobs = MappingProxyType({"bound": (1, 8)})
 
-    def __init__(self, *, bound: float, codec: Codec | None, bucket_bytes: int | None) -> None:
+    def __init__(self, *, bound: float, codec: Codec | None = None, bucket_bytes: int | None = None) -> None:
         self.bound, self.bucket_bytes = bound, bucket_bytes
         self.synchronous = bound == 0
         self.identity_alone = codec is None or not codec.has_momentum
