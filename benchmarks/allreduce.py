@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 import harness
 from fast.core import drive
+from fast.core.world import Round
 from fast.engine import LocalEngine, current_seat
 from fast.runtime import RealWorld
 from fast.transport import Transport
@@ -69,7 +70,7 @@ def _ours(world: RealWorld, transport: Transport, nbytes: int) -> harness.Contes
     tensor = transport.allocate(nbytes).view(torch.float32).fill_(world.id + 1)
 
     def mean() -> torch.Tensor:
-        return drive(world.collective(tensor, members, 1.0, None, True)).tensor
+        return drive(world.collective(Round(tensor, members, read_only=True))).tensor
 
     expected = (len(members) + 1) / 2
     if not bool((mean() == expected).all()):

@@ -50,8 +50,8 @@ class Moves(fast.Strategy):
             me.state["window"] = me.publish("numbers", torch.full((7,), float(me.id), dtype=torch.float64))
 
     async def step(self, me: fast.Me) -> None:
-        program = (self.letters, self.encoded, self.rounds, self.tickets, self.windows)[me.steps % 5]
-        me.state[program.__name__] = await program(me)
+        program = PROGRAMS[me.steps % len(PROGRAMS)](self, me)
+        me.state[program.__name__] = await program
         me.apply(me.gradient)
 
     async def letters(self, me: fast.Me) -> bool:
@@ -122,14 +122,44 @@ class Moves(fast.Strategy):
         await me.mean(torch.zeros(1))
         return seen
 
+    async def chained(self, me: fast.Me) -> list[float]:
+        """What one round gives is what the next one takes."""
+        found = []
+        for algorithm in ("auto", "direct", "ring", "doubling", "rabenseifner", "tree"):
+            once = await me.all_reduce(torch.full((6,), 1.0 + me.id), algorithm=algorithm)
+            found.append(float((await me.all_reduce(once, algorithm=algorithm))[0]))
+            half = await me.mean(torch.full((6,), 1.0 + me.id), algorithm=algorithm)
+            found.append(float((await me.mean(half, algorithm=algorithm))[0]))
+        row = await me.all_gather(torch.full((2,), 1.0 + me.id))
+        found.append(float((await me.all_gather(row[0])).sum()))
+        return found
+
+    async def many(self, me: fast.Me) -> list[float]:
+        """Any number of tickets, as long as not too many are under way; each may hold several rounds."""
+
+        async def twice(value: float) -> float:
+            first = await me.mean(torch.full((3,), value * (1 + me.id)))
+            return float((await me.mean(first * (1 + me.id)))[0])
+
+        one, two = me.start(twice(1.0)), me.start(twice(10.0))
+        found = [await two, await one]
+        for number in range(40):
+            found.append(float((await me.start(me.mean(torch.full((2,), float(number)))))[0]))  # noqa: PERF401
+        return found
+
+
+PROGRAMS = (
+    Moves.letters, Moves.encoded, Moves.rounds, Moves.tickets, Moves.windows, Moves.chained, Moves.many,
+)  # fmt: skip
+
 
 def move() -> dict[str, Any]:
-    """On a real worker: what each of the five steps gave."""
+    """On a real worker: what each of the steps gave."""
     seat = current_seat()
     model = preset_bodies.make_model()
     optimizer = preset_bodies.make_optimizer(model)
     fast.join(model, optimizer, Moves())
-    for batch in preset_bodies.batches(seat.id, 5):
+    for batch in preset_bodies.batches(seat.id, len(PROGRAMS)):
         preset_bodies.loss_of(model, batch).backward()
         optimizer.step()
     runtime = seat.sessions[-1].runtime

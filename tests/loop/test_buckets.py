@@ -190,3 +190,41 @@ def test_the_simulator_moves_a_bucket_while_the_next_is_computed() -> None:
     assert duration_of(TINY_MB, network) == pytest.approx(overlapped_s, abs=1e-6)
     fast_network = Network(1e9, 0.0)
     assert duration_of(TINY_MB, fast_network) == pytest.approx(0.030 + first / 1e9, abs=1e-6)
+
+
+# Real processes, over shared memory
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("samples", [[32, 32, 32], [32, 32, 8], [32, 0, 8]], ids=repr)
+@pytest.mark.parametrize("steps", [[6, 6, 6], [6, 2, 4]], ids=repr)
+def test_buckets_of_processes_change_no_bit(runner, samples, steps) -> None:
+    """Also where samples are unequal, and where workers leave between two steps."""
+    plain, bucketed = (
+        runner.results("bucket_bodies:train", 3, strategy=strategy, steps=steps, samples=samples)
+        for strategy in ("allreduce", "allreduce(bucket_mb=0.001)")
+    )
+    assert [worker["own"] for worker in bucketed] == [worker["own"] for worker in plain]
+    assert [worker["final"] for worker in bucketed] == [worker["final"] for worker in plain]
+    if 0 not in samples:
+        assert all(early > 0 for worker in bucketed for early in worker["early"])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "allreduce(algorithm='ring', bucket_mb=0.001)",
+        "allreduce(codec=power_sgd(1), algorithm='ring', bucket_mb=0.001)",
+        "ssp(bound=0, bucket_mb=0.001)",
+        "torus(codec=error_feedback(top_k(0.1)), bucket_mb=0.001)",
+    ],
+)
+def test_buckets_of_processes_over_letters(runner, strategy) -> None:
+    results = runner.results("bucket_bodies:train", 3, strategy=strategy, steps=[12, 7, 9], samples=[4, 4, 1])
+    assert len({worker["final"] for worker in results}) == 1
+
+
+def test_what_is_merged_can_not_be_sent_early() -> None:
+    with pytest.raises(fast.UsageError, match="made of the whole gradient"):
+        fast.presets.torus(send="merged", bucket_mb=1)

@@ -116,3 +116,20 @@ def test_the_consensus_step_is_checked(gamma):
 def test_a_topology_that_changes_is_refused():
     with pytest.raises(UsageError, match="undirected"):
         choco(topology=Exponential())
+
+
+@pytest.mark.parametrize("topology", [Ring(), Torus()], ids=repr)
+def test_neighbours_know_each_other_exactly_whoever_has_left(topology):
+    """On a torus that shrinks, neighbours part and meet again; then they tell each other anew."""
+    counts = [40, 4, 40, 9, 40, 14, 40, 40, 19, 40, 24, 40]
+    simulation = PROBLEM.simulation(
+        choco(codec=top_k(0.3), gamma=0.2, topology=topology), PROBLEM.batches(12, counts, size=1)
+    )
+    simulation.run(pause_after=39)
+    there = [worker.me for worker in simulation.workers if not worker.left]
+    assert len(there) == 7
+    for me in there:
+        assert set(me.state.of) <= {other.id for other in there}
+        for other in there:
+            if other.id in me.state.of:
+                assert torch.equal(me.state.of[other.id], other.state.own)

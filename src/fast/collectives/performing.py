@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -41,6 +42,8 @@ class Performer:
     async def perform(self, round_: Round) -> Reduction:
         """Take part in a round with those of its group who have not left."""
         _check(self._world, round_)
+        if self._work.owns(round_.tensor):  # the result of a round before, which this one would write into
+            round_ = replace(round_, tensor=round_.tensor.clone())
         key = (round_.tag, round_.among)
         mail = Mail(self._world, round_.tag, self._work)
         part = _Part(mail, round_, self.remaining.get(key, round_.among), self._world)
@@ -117,7 +120,12 @@ class _Part:
 def _words(round_: Round) -> str:
     """What this round is, so that members that mean different ones find out."""
     dtype = str(round_.tensor.dtype).removeprefix("torch.")
-    encoded = "" if round_.coder is None else f" as {round_.coder.codec.name}"
+    encoded = ""
+    if round_.coder is not None:
+        codec, state = round_.coder.codec, round_.coder.state
+        encoded = f" as {codec.name}"
+        if codec.summable or codec.rounds:  # all must choose the same places, or have the same factors
+            encoded += f" for the {state.steps}th time"
     return f"{round_.kind.value} of {round_.tensor.numel()} {dtype}{encoded}"
 
 

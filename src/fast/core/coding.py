@@ -51,7 +51,11 @@ class Coding:
         tensor = letter.tensor
         start = None if letter.part is None else letter.part[0]
         coder = self.coder(letter.tag, codec, tensor, start)
-        packed = coder.encode(tensor)
+        if letter.weight == 0:  # it won't count at its receivers
+            with coder.keeping():
+                packed = coder.encode(tensor)
+        else:
+            packed = coder.encode(tensor)
         if into is not None:
             coder.decode(packed, into.view(-1))
         return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -32,8 +32,6 @@ class Intake:
     def __init__(self, tags: Mapping[str, Tag], layout: Callable[[], Layout | None]) -> None:
         self._tags, self._layout = tags, layout
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
-        self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-        self._lent: dict[int, Tensor] = {}
 
     def take(self, letter: Letter) -> Letter | None:
         """The letter as it may wait; None while pieces of it are missing."""
@@ -77,15 +75,4 @@ class Intake:
             raise WireError(
                 f"a letter in pieces of {total} values, and flat tensors here have {layout and layout.size}"
             )
-        free = self._free.get((total, like.dtype))
-        memory = free.pop() if free else torch.empty(total, dtype=like.dtype)
-        self._lent[memory.data_ptr()] = memory
-        return memory
-
-    def recycle(self, letters: Iterable[Letter]) -> None:
-        """These letters have been read; what they were put together in may be used again."""
-        if self._lent:
-            for letter in letters:
-                memory = self._lent.pop(letter.tensor.data_ptr(), None)
-                if memory is not None:
-                    self._free.setdefault((memory.numel(), memory.dtype), []).append(memory)
+        return torch.empty(total, dtype=like.dtype, device=like.device)

@@ -53,10 +53,13 @@ class Me(Together):
         self._rounds = Rounds(self)
         self.coding = Coding(world.seed, self.id, replica.layout, replica.weights.device)
         self._opener = Opener(replica.layout)
+        self.turn = ""
+        """Which program is under way: begin, step, serve or end."""
         world.layout = replica.layout
         if strategy.uses_factors and isinstance(replica, Tapped):
             replica.tap_factors()
         self._buckets = buckets_of(replica.gradient, bucket_cuts(replica.layout, strategy.bucket_bytes))
+        world.pieces = len(self._buckets)
 
     # Who I am and who is there
 
@@ -385,7 +388,8 @@ class Me(Together):
         period = 1 if topology is None else topology.period(len(start.workers))
         return view_now(start, departures, keep=self.id, step=step, period=period)
 
-    def open_turn(self) -> None:
+    def open_turn(self, turn: str) -> None:
+        self.turn = turn
         if not self.is_server:  # a server's view changes in `news`, so that no departure passes it by
             self.view = self._view_now()
         self._fresh = []

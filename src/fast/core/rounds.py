@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+import heapq
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, final
@@ -14,7 +17,7 @@ from fast.core.letter import union
 from fast.core.ticket import Ticket
 from fast.core.world import Kind, Reduction, Round
 from fast.errors import UsageError
-from fast.parts.codecs.base import Codec
+from fast.parts.codecs.base import Codec, Coder
 from fast.trace import Reduced
 
 if TYPE_CHECKING:
@@ -46,8 +49,11 @@ class Rounds:
 
     def __init__(self, me: Me) -> None:
         self._me = me
-        self._lane = self._encoded = 0
         self._tickets: list[Ticket[Any]] = []
+        self._lanes: list[int] = []
+        """That are free, as a heap."""
+        self._channels: Counter[object] = Counter()
+        me.world.meanwhile = self._poll_others  # type: ignore[method-assign]
         self._guards: list[tuple[Tensor, int]] = []
         self.merged: Reduction | None = None
         """The mean of this step's gradient, from which `apply` knows who has one."""
@@ -65,50 +71,53 @@ class Rounds:
         read_only: bool = False,
         source: int = 0,
         bucket: Bucket | None = None,
+        channel: str = "",
     ) -> Reduction:
         """Take part in a round, and report it."""
         me = self._me
         group = me.world.start_view.workers if among is None else tuple(sorted(among))
         me.check_known(group)
-        lane = self._next_lane()
-        codec, coder = me.in_use(how.codec), None
-        if codec is not None:
-            # The n-th round of a turn that is encoded is the same tensor in every step: one channel.
-            self._encoded += 1
-            start = bucket.start if bucket is not None and bucket.part else None
-            coder = me.coding.coder(f"round {self._encoded}", codec, tensor, start)
+        coder = self._coder(me.in_use(how.codec), tensor, group, bucket, channel)
         own = tensor is me.gradient or bucket is not None
-        reduction = await me.world.collective(
-            Round(
-                tensor=tensor,
-                among=group,
-                kind=kind,
-                weight=float(weight),
-                present=me.present_in(bucket) if own else None,
-                read_only=read_only,
-                algorithm=how.algorithm,
-                any_order=how.order == "any",
-                coder=coder,
-                source=source,
-                lane=lane,
-                part=None if bucket is None else bucket.part,
+        with _keeping(coder, weight):
+            reduction = await me.world.collective(
+                Round(
+                    tensor=tensor,
+                    among=group,
+                    kind=kind,
+                    weight=float(weight),
+                    present=me.present_in(bucket) if own else None,
+                    read_only=read_only,
+                    algorithm=how.algorithm,
+                    any_order=how.order == "any",
+                    coder=coder,
+                    source=source,
+                    lane=me.world.lane,
+                    part=None if bucket is None else bucket.part,
+                )
             )
-        )
         self._report(tensor, reduction)
         if own and bucket is None:
             self.merged = reduction
-        if read_only:
-            self._guards.append((reduction.tensor, reduction.tensor._version))
+        if read_only and bucket is None:
+            self._guard(reduction.tensor)
         return reduction
 
-    def _next_lane(self) -> int:
-        """0 for a round that is waited for; else the next one of this turn, the same on all members."""
-        if not self._me.world.polled:
-            return 0
-        self._lane += 1
-        if self._lane > LANES:
-            raise UsageError(f"more than {LANES} rounds were started in one turn; await some of them first")
-        return self._lane
+    def _coder(
+        self, codec: Codec | None, tensor: Tensor, group: tuple[int, ...], bucket: Bucket | None, channel: str
+    ) -> Coder | None:
+        """One per channel. A round without a name is known by its turn, its members, its shape, and
+        how many like it the turn has had before."""
+        if codec is None:
+            return None
+        start = bucket.start if bucket is not None and bucket.part else None
+        like = (self._me.turn, group, tuple(tensor.shape), tensor.dtype, start, repr(codec), channel)
+        self._channels[like] += 1
+        name = channel or f"{self._me.turn} {group} {self._channels[like]}"
+        return self._me.coding.coder(f"round {name}", codec, tensor, start)
+
+    def _guard(self, tensor: Tensor) -> None:
+        self._guards.append((tensor, tensor._version))
 
     def _report(self, tensor: Tensor, reduction: Reduction) -> None:
         world = self._me.world
@@ -122,14 +131,30 @@ class Rounds:
     # Several at once
 
     def start(self, program: Coroutine[Any, Any, Any]) -> Ticket[Any]:
-        ticket = Ticket(self._me.world, program)
+        """In the lowest lane that is free: one is given back when its ticket has been awaited, which is at
+        the same place of the program on all workers."""
+        if not self._lanes:
+            program.close()
+            raise UsageError(f"more than {LANES} rounds are under way at once; await some of them first")
+        lane = heapq.heappop(self._lanes)
+        ticket = Ticket(self._me.world, program, lane, lambda: self._give_back(lane))
         self._tickets.append(ticket)
         return ticket
+
+    def _give_back(self, lane: int) -> None:
+        if lane not in self._lanes:
+            heapq.heappush(self._lanes, lane)
 
     def poll(self) -> None:
         """Let everything that is under way go on as far as it can."""
         for ticket in self._tickets:
             ticket.poll()
+
+    def _poll_others(self) -> None:
+        """While one of them is waited for: somebody may need our part in another before it comes."""
+        for ticket in self._tickets:
+            if not ticket.waited_for:
+                ticket.poll()
 
     async def mean_gradient(self, weight: float, how: How) -> Tensor:
         """The mean of everybody's gradient, bucket by bucket, each under way as soon as it is ready."""
@@ -156,6 +181,8 @@ class Rounds:
             whole = self._me.scratch("mean of the gradient")
             for bucket, reduction in zip(buckets, reductions, strict=True):
                 whole[bucket.start : bucket.stop] = reduction.tensor
+        else:
+            self._guard(whole)
         present = reduce(union, (reduction.present for reduction in reductions))
         everything = self._me.replica.layout.everything
         self.merged = Reduction(whole, reductions[0].members, None if present == everything else present)
@@ -164,12 +191,17 @@ class Rounds:
     # Turns
 
     def open(self) -> None:
-        self._lane, self._encoded, self.merged = 0, 0, None
+        self.merged = None
         self._tickets.clear()
+        self._channels.clear()
+        self._lanes = list(range(1, LANES + 1))
 
     def close(self) -> None:
         self.check_guards()
-        unfinished = sum(not ticket.poll() for ticket in self._tickets)
+        for ticket in self._tickets:
+            if ticket.poll():
+                ticket.result()  # what nobody asked for must not fail unseen
+        unfinished = sum(not ticket.done for ticket in self._tickets)
         if unfinished:
             raise UsageError(
                 f"{unfinished} rounds were started and not awaited in this turn. Await every ticket that "
@@ -187,3 +219,13 @@ class Rounds:
     def forget_guards(self) -> None:
         """A new round begins: the result of the one before may be overwritten by it."""
         self._guards.clear()
+
+
+@contextmanager
+def _keeping(coder: Coder | None, weight: float) -> Iterator[None]:
+    """In a step that doesn't count, what a codec remembers would be sent with weight 0 and be lost."""
+    if coder is None or weight != 0:
+        yield
+        return
+    with coder.keeping():
+        yield

@@ -70,6 +70,7 @@ class Together(ABC):
         weight: float = 1.0,
         read_only: bool = False,
         codec: Codec | None = None,
+        channel: str = "",
         algorithm: str = "auto",
         order: str = "canonical",
     ) -> Tensor:
@@ -78,7 +79,9 @@ class Together(ABC):
         The result is the caller's until its next `mean`. With `read_only=True` it may be memory
         that all of them read (one copy less): writing into it is refused. Everybody gets the same
         bits. The sum is made in canonical order, by ascending worker; with `order="any"` faster
-        algorithms may be chosen for many workers or slow links, or one is asked for by name.
+        algorithms may be chosen for many workers or slow links, or one is asked for by name. What a
+        `codec` remembers belongs to the `channel`; without a name, to the n-th round of its kind in a
+        turn, so name those that a turn leaves out now and then.
         """
         if not tensor.is_floating_point():
             raise UsageError(
@@ -86,7 +89,9 @@ class Together(ABC):
             )
         self._next_round()
         how = How(codec, algorithm, order)
-        asked = self._rounds.ask(tensor, among, Kind.MEAN, how, weight=weight, read_only=read_only)
+        asked = self._rounds.ask(
+            tensor, among, Kind.MEAN, how, weight=weight, read_only=read_only, channel=channel
+        )
         return (await asked).tensor
 
     async def mean_gradient(
@@ -130,10 +135,10 @@ class Together(ABC):
         return (await self._rounds.ask(tensor, among, Kind.BROADCAST, How(), source=source)).tensor
 
     async def neighbour_mean(
-        self, tensor: Tensor, *, codec: Codec | None = None, tag: str = "fast.neighbours"
+        self, tensor: Tensor, *, codec: Codec | None = None, tag: str | None = None
     ) -> Tensor:
         """sum_j W_ij x_j over myself and those I hear, with the topology's mixing weights."""
-        edges = self.edges
+        edges, tag = self.edges, tag or f"fast.neighbours.{self.world.lane}"
         self.send(self.audience, tensor, tag, codec=codec)
         got, _ = await self.gather(tag, edges)
         mixed = tensor * (1.0 - sum(edges[peer] for peer in got))
@@ -144,7 +149,9 @@ class Together(ABC):
     def start(self, program: Coroutine[Any, Any, Result]) -> Ticket[Result]:
         """Begin something that waits, and go on: `ticket = me.start(me.mean(x)); ...; await ticket`.
 
-        It makes progress whenever a ticket is polled or awaited, or a bucket becomes ready.
+        It makes progress whenever a ticket is polled or awaited, or a bucket becomes ready. All
+        workers start and await theirs in the same order. What was given to it must stay as it is
+        until it has been awaited.
         """
         return self._rounds.start(program)
 

@@ -38,14 +38,14 @@ async def start(me: Me) -> None:
 
 
 async def begin_turn(me: Me) -> None:
-    me.open_turn()
+    me.open_turn("begin")
     await me.strategy.begin(me)
     me.close_turn()
 
 
 async def step_turn(me: Me) -> None:
     """One step, then the next step's `begin`, so that its sends overlap the computation."""
-    me.open_turn()
+    me.open_turn("step")
     await me.strategy.step(me)
     me.steps += 1
     if me.world.observed:
@@ -55,14 +55,14 @@ async def step_turn(me: Me) -> None:
 
 
 async def serve_turn(me: Me) -> None:
-    me.open_turn()
+    me.open_turn("serve")
     await me.strategy.serve(me)
     me.close_turn()
 
 
 async def end_turn(me: Me) -> None:
     """After everybody's last step, when all that was sent has arrived."""
-    me.open_turn()
+    me.open_turn("end")
     me.ending = True
     await me.strategy.end(me)
     if me.world.observed:

@@ -132,8 +132,18 @@ class World(ABC):
     """How fast the way to a peer is, for cost models: an order of magnitude."""
     layout: Layout | None = None
     """Of this participant's flat tensors, once it has any: encoded letters are opened by it."""
-    polled: bool = False
-    """Whether the program under way must not wait but pause: a ticket drives it."""
+    lane: int = 0
+    """That of the ticket which drives the program under way; 0 if none does, and it may wait."""
+    pieces: int = 1
+    """In so many pieces a gradient travels."""
+
+    @property
+    def polled(self) -> bool:
+        """Whether the program under way must not wait but pause."""
+        return self.lane > 0
+
+    def meanwhile(self) -> None:  # noqa: B027 (most participants have nothing to do)
+        """Called again and again while this participant waits; replaced by who has something to do."""
 
     @abstractmethod
     def now(self) -> int:

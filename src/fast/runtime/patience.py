@@ -47,6 +47,12 @@ class Deadline(Patience):
             self._transport.set_waits("")
             self._announced = False
 
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def check(self, peers: tuple[int, ...], why: str) -> None:
         now = time.monotonic_ns()
         waited = now - self._began_ns

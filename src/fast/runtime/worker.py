@@ -117,7 +117,13 @@ class WorkerRuntime:
         self.world.buckets_ready = number + 1
         if self._turn is None:
             self._turn = step_turn(self.me)
-        request = self._turn.send(None)
+        try:
+            request = self._turn.send(None)
+        except StopIteration:
+            raise UsageError(
+                f"{self.strategy!r} has bucket_bytes, and its step ended before all of the gradient was computed. Use "
+                "me.buckets(), me.stream() or me.mean_gradient(), or leave bucket_bytes out."
+            ) from None
         if not isinstance(request, Backward):
             raise foreign_request(request)
 

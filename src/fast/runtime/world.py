@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fast.collectives.performing import Performer
 from fast.core import Letter, Mailbox, Need, Reduction, Tag, World
-from fast.core.buckets import BUCKET_LIMIT
 from fast.core.intake import Intake
 from fast.core.mailbox import declared
 from fast.core.seeds import stream_seed
@@ -100,7 +99,7 @@ class RealWorld(World):
         """How many letters of its tag may wait at a receiver; pieces of one count together."""
         tag = declared(self._tags, letter.tag)
         limit = tag.capacity if tag.fold is None else _FOLDING_LIMIT
-        return limit if letter.part is None else limit * BUCKET_LIMIT
+        return limit if letter.part is None else limit * self.pieces
 
     def _flush(self) -> None:
         """Send what had no room before."""
@@ -149,7 +148,6 @@ class RealWorld(World):
             self._flooded = error  # raised when what the others sent has been taken in
             return
         self.transport.release(used)
-        self._intake.recycle(used)
 
     def _taken_in(self, letter: Letter) -> Letter | None:
         try:
@@ -193,7 +191,6 @@ class RealWorld(World):
             self._of_rounds.clear()
         if self._taken:
             self.transport.release(self._taken)
-            self._intake.recycle(self._taken)
             self._taken.clear()
 
     # Waiting
@@ -203,15 +200,15 @@ class RealWorld(World):
         if not missing:
             return
         began, on = self.now(), missing
-        self.patience.begin()
-        while missing:
-            token = self.transport.listen()
-            missing = self._missing(tag, peers, need)
-            if missing:
-                self._check_readable(missing)
-                self.transport.sleep(token, _NAP_S)
-                self.patience.check(missing, f"letter {tag!r}")
-        self.patience.end()
+        with self.patience:
+            while missing:
+                token = self.transport.listen()
+                self.meanwhile()
+                missing = self._missing(tag, peers, need)
+                if missing:
+                    self._check_readable(missing)
+                    self.transport.sleep(token, _NAP_S)
+                    self.patience.check(missing, f"letter {tag!r}")
         self._report_wait(on, "mean" if is_round(tag) else tag, began, self.now())
 
     def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
@@ -242,10 +239,16 @@ class RealWorld(World):
             self._report_waits_of_mean(began_ns)
         else:
             reduction = await self._performer.perform(round_)
+            self._release_round(round_.tag)
         if self.observed and not self.polled:
             waited_ns = self._waited_ns - waited_before_ns
             reduction.took_ns = self.now() - began_ns - waited_ns
         return reduction
+
+    def _release_round(self, tag: str) -> None:
+        """A round that is over has used up its letters; a turn may hold any number of rounds."""
+        over = [key for key in self._of_rounds if key[0] == tag]
+        self.transport.release([self._of_rounds.pop(key) for key in over])
 
     def _takes(self, round_: Round) -> bool:
         """Whether the transport's own reduction does it, which nothing on one host is faster than."""
@@ -265,9 +268,8 @@ class RealWorld(World):
         return replace(reduction, tensor=self._own_copy(reduction.tensor, round_), whole=None)
 
     async def _finish(self, under_way: Reducing) -> None:
-        self.patience.begin()
-        under_way.finish(_Attentive(self))
-        self.patience.end()
+        with self.patience:
+            under_way.finish(_Attentive(self))
 
     def _report_waits_of_mean(self, began_ns: int) -> None:
         """Members wait for each other before they add and after it; reported as one wait, before.
@@ -288,6 +290,13 @@ class RealWorld(World):
     # The gradient, as backward computes it
 
     async def gradient_ready(self, number: int) -> None:
+        while number >= self.buckets_ready:
+            if self.polled:
+                await Pause(lambda: number < self.buckets_ready, lambda: self._await_backward(number))
+            else:
+                await self._backward
+
+    async def _await_backward(self, number: int) -> None:
         while number >= self.buckets_ready:
             await self._backward
 
@@ -340,6 +349,7 @@ class _Attentive(Patience):
 
     def check(self, peers: tuple[int, ...], why: str) -> None:
         self._world.pump()
+        self._world.meanwhile()
         self._world.patience.check(peers, why)
 
 

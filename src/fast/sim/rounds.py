@@ -27,6 +27,8 @@ class MeanWait(Request):
         self.round: Round | None = None
         self.closed_ns = 0
         """When the last member came; from then on the values move."""
+        self.took_ns = 0
+        """From then on, as far as its owner waited for it."""
         self.reduction: Reduction | None = None
 
     def describe(self) -> str:

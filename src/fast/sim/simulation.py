@@ -181,6 +181,7 @@ class Simulation:
                 seed_gradient(self.seed, me.id, me.steps)
             worker.compute(batch)
             await step_turn(me)
+            self._check_all_computed(p)
             me.account.turned()
             self.total_samples += me.samples
             if until.on_step is not None:
@@ -197,6 +198,13 @@ class Simulation:
             return
         p.world.ready_ns = [now_ns + round(duration_ns * share) for share in p.ready_shares]
         await p.world.compute(p.world.ready_ns[0] - now_ns)
+
+    def _check_all_computed(self, p: Participant) -> None:
+        if p.world.ready_ns:
+            raise UsageError(
+                f"{self.strategy!r} has bucket_bytes, and its step ended before all of the gradient was computed. Use "
+                "me.buckets(), me.stream() or me.mean_gradient(), or leave bucket_bytes out."
+            )
 
     def _leave(self, p: Participant) -> None:
         p.left = True
@@ -232,6 +240,10 @@ class Simulation:
     def checkpoint(self) -> dict[str, Any]:
         """Everything that the future depends on, as of a pause."""
         self._check_idle()
+        if self.strategy.racy:
+            raise UsageError(
+                f"{self.strategy!r} reads peers' memory as it is, which can't be saved: no checkpoint can be taken"
+            )
         return {
             "now_ns": self.now_ns,
             "total_samples": self.total_samples,

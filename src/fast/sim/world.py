@@ -19,7 +19,7 @@ from fast.errors import FastError, UsageError
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox, LetterWait, NewsWait
 from fast.sim.post import Post
-from fast.sim.programs import Computing
+from fast.sim.programs import Computing, Request
 from fast.sim.rounds import MeanWait, Rounds
 from fast.trace import Dropped, Observer, Record, Waited
 from fast.view import View
@@ -65,7 +65,6 @@ class SimWorld(World):
         """When the buckets of the gradient under way are computed; empty once all of it is."""
         self.gradient_computed: Callable[[], None] = lambda: None
         self._windows = surroundings.windows
-        self._took_ns = 0
         self.performer = Performer(self)
 
     def now(self) -> int:
@@ -154,7 +153,7 @@ class SimWorld(World):
                 "Only members may ask; servers receive letters instead."
             )
         self.touched = True
-        plain = round_.kind is Kind.MEAN and round_.coder is None and not round_.any_order
+        plain = round_.kind is Kind.MEAN and round_.coder is None
         if not plain or round_.algorithm != "auto":
             return await self.performer.perform(round_)
         wait, since_ns = MeanWait(round_), self.now()
@@ -166,18 +165,17 @@ class SimWorld(World):
             await self._await_mean(wait, since_ns)
         if wait.reduction is None:
             raise FastError("a mean ended without a result")
-        return replace(wait.reduction, took_ns=self._took_ns)
+        return replace(wait.reduction, took_ns=wait.took_ns)
 
     async def _await_mean(self, wait: MeanWait, since_ns: int) -> None:
         """Until the last member has come it is waiting; from then on values move."""
-        self._took_ns = 0
         if wait.fulfilled:
             return
         self.suspensions += 1
         await wait
         closed_ns = max(since_ns, wait.closed_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
-        self._took_ns = self.now() - closed_ns
+        wait.took_ns = self.now() - closed_ns
 
     # Computing
 
@@ -185,7 +183,10 @@ class SimWorld(World):
         """Let the time pass that this step's gradient takes."""
         request = Computing()
         self._events.at(self.now() + duration_ns, request.resume)
-        await request
+        if not self.polled:
+            await request
+        while not request.fulfilled:
+            await Pause(lambda: request.fulfilled, lambda: _await(request))
 
     async def gradient_ready(self, number: int) -> None:
         if number < len(self.ready_ns):
@@ -232,3 +233,7 @@ class SimWorld(World):
     def _report_wait(self, on: tuple[int, ...], why: str, since_ns: int, until_ns: int) -> None:
         if self.observed and until_ns > since_ns:
             self.emit(Waited(self.id, until_ns, tuple(sorted(on)), why, until_ns - since_ns))
+
+
+async def _await(request: Request) -> None:
+    await request

@@ -96,6 +96,7 @@ class CompressedGossip(Strategy):
     async def step(self, me: Me) -> None:
         known: Known = me.state
         edges = me.edges
+        known.of = {peer: copy for peer, copy in known.of.items() if peer in edges}  # others' grow old
         await self._meet(me, [peer for peer in edges if peer not in known.of])
         me.apply(me.gradient)
         q = me.scratch("q")

@@ -171,6 +171,11 @@ def torus(
     if not callable(rule):
         raise UsageError(f"torus(rule={rule!r}): a rule is mean, sum or a function of (own, weight, arrived)")
     size = bucket_bytes(bucket_mb)
+    if send == "merged" and size is not None:
+        raise UsageError(
+            "torus(send='merged', bucket_mb=...): what is sent is made of the whole gradient, so no part of it can be "
+            "sent before. Leave bucket_mb out, or send='own'."
+        )
     return NeighbourGradients(topology=topology, rule=rule, send=send, codec=codec, bucket_bytes=size)
 
 

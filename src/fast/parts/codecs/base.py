@@ -11,7 +11,8 @@ first those of 4 or 8 bytes, then the smaller ones. So their number is a formula
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, final
@@ -47,6 +48,15 @@ class Workspace:
             memory = self._memory[key] = torch.empty(max(needed, 64), dtype=torch.uint8, device=device)
         return memory[:needed].view(dtype)
 
+    def owns(self, tensor: Tensor) -> bool:
+        """Whether this tensor lies in memory that was taken from here."""
+        at = tensor.untyped_storage().data_ptr()
+        return any(memory.untyped_storage().data_ptr() == at for memory in self._memory.values())
+
+
+RESTS = ("residual", "u", "v")
+"""The tensors of a state that hold what was not sent yet."""
+
 
 @dataclass
 class State:
@@ -58,6 +68,12 @@ class State:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     inner: list[State] = field(default_factory=list)
     """Of the codecs that this one is composed of."""
+
+    def rests(self) -> Iterator[Tensor]:
+        """What is to be sent later."""
+        yield from (self.tensors[name] for name in RESTS if name in self.tensors)
+        for state in self.inner:
+            yield from state.rests()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -194,6 +210,24 @@ class Coder:
                 for number, cut in enumerate(self.layout.cuts(count))
             ]
         return self._pieces[stage, count]
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Afterwards it remembers what it did before: for values that won't count. What an owner
+        remembers of sums, and what all workers have in common, goes on."""
+        rests = [
+            (tensor, tensor.clone())
+            for coder in (
+                self,
+                *(each for (stage, _), all_ in self._pieces.items() if not stage for each in all_),
+            )
+            for tensor in coder.state.rests()
+        ]
+        try:
+            yield
+        finally:
+            for tensor, before in rests:
+                tensor.copy_(before)
 
     def state_dict(self) -> dict[str, Any]:
         pieces = [[*key, [coder.state_dict() for coder in coders]] for key, coders in self._pieces.items()]
