@@ -1,6 +1,6 @@
 """`fast.codecs`: every codec by the name that the command line, the wire and the papers use.
 
-The same names as in `CODECS`; a test compares the two. Classes for writing one's own are in
+This is the one list of them: `CODECS` is made from it. Classes for writing one's own are in
 `fast.parts.codecs`.
 """
 

@@ -1,6 +1,6 @@
 """All codecs by name, and codecs from plain data.
 
-What comes over the wire only names things: a codec of the list below, and arguments of the kinds
+The names are those of `calls`. What comes over the wire only names things: a codec, and arguments of the kinds
 that it takes. Everything else is refused before anything is built.
 """
 
@@ -14,41 +14,31 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from fast.errors import UsageError, WireError
-from fast.parts.codecs import recipes
+from fast.parts.codecs import calls
 from fast.parts.codecs.base import Codec
-from fast.parts.codecs.casts import Bf16, Fp16, ScaledFp16
 from fast.parts.codecs.chains import chain
-from fast.parts.codecs.dgc import Dgc
-from fast.parts.codecs.eight_bit import BlockInt8, Int8
-from fast.parts.codecs.feedback import ErrorFeedback
-from fast.parts.codecs.low_rank import Factored
-from fast.parts.codecs.qsgd import Qsgd
-from fast.parts.codecs.selections import RandomK, SampledTopK, Threshold, TopK
-from fast.parts.codecs.signs import ColumnMeans, ScaledSign, Sign
-from fast.parts.codecs.ternary import TernGrad, TwoBit
-from fast.parts.codecs.transformations import Clip, Transformation
+from fast.parts.codecs.transformations import Transformation
 
 DEPTH = 8
 """So many codecs may be inside one another."""
 MOST_PARTS = 8
 WHOLE_LIMIT = 1 << 63
 
-_QUANTIZERS = (Fp16, Bf16, ScaledFp16, Int8, BlockInt8, Qsgd, TernGrad, ColumnMeans, Sign, ScaledSign, TwoBit)
-_CODECS = (*_QUANTIZERS, TopK, SampledTopK, RandomK, Threshold, Factored, Dgc, ErrorFeedback)
-_RECIPES = (recipes.one_bit_sgd, recipes.ef_sign, recipes.mxnet_two_bit, recipes.strom, recipes.power_sgd)
-
-CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
-    {codec.name: codec for codec in _CODECS}
-    | {"chain": chain}
-    | {recipe.__name__: recipe for recipe in _RECIPES}
+_CALLS: Mapping[str, Any] = MappingProxyType(
+    {name: vars(calls)[name] for name in calls.__all__ if name != "Codec"}
 )
-"""Codecs, and recipes with the names of papers, by the name that the command line uses."""
-TRANSFORMATIONS: Mapping[str, Callable[..., Transformation]] = MappingProxyType({Clip.name: Clip})
-"""What may stand in front of a codec in a chain."""
 _BUILT: Mapping[str, type[Codec] | type[Transformation]] = MappingProxyType(
-    {part.name: part for part in (*_CODECS, Clip)}
+    {name: part for name, part in _CALLS.items() if isinstance(part, type)}
 )
 """What plain data may name, besides chains: a recipe is written as what it consists of."""
+TRANSFORMATIONS: Mapping[str, Callable[..., Transformation]] = MappingProxyType(
+    {name: part for name, part in _BUILT.items() if issubclass(part, Transformation)}
+)
+"""What may stand in front of a codec in a chain."""
+CODECS: Mapping[str, Callable[..., Codec]] = MappingProxyType(
+    {name: part for name, part in _CALLS.items() if name not in TRANSFORMATIONS}
+)
+"""Codecs, and recipes with the names of papers, by the name that the command line uses."""
 
 
 def codec_of(spec: object) -> Codec:
