@@ -203,3 +203,70 @@ def test_each_channel_has_a_memory_of_its_own() -> None:
             assert float(worker.me.state[name].max()) < 10 * rounds * unit, (
                 "nothing of another channel is inside"
             )
+
+
+class Sums(fast.Strategy):
+    """As the page on moving tensors has it."""
+
+    synchronous = True
+    bucket_bytes = 1
+
+    async def step(self, me: fast.Me) -> None:
+        sums = [(bucket, me.start(me.all_reduce(bucket.values))) async for bucket in me.buckets()]
+        merged = me.scratch("merged")
+        for bucket, ticket in sums:
+            merged[bucket.start : bucket.stop] = await ticket
+        me.apply(merged / len(me.workers))
+
+
+def test_buckets_may_be_summed_by_hand() -> None:
+    by_hand, preset = (simulation(strategy, [6] * 3) for strategy in (Sums(), fast.presets.allreduce()))
+    by_hand.run()
+    preset.run()
+    for one, other in zip(by_hand.workers, preset.workers, strict=True):
+        assert torch.allclose(one.me.weights, other.me.weights, atol=1e-6)
+
+
+class Own(fast.codecs.fp16):
+    """A codec that isn't one of the package's."""
+
+    name = "own"
+
+
+@pytest.mark.parametrize(
+    ("say", "answer"),
+    [
+        (lambda me: me.send(me.peers, torch.ones(3), "x", codec="int8"), "without quotes"),
+        (lambda me: me.send(me.peers, torch.ones(3), "x", codec=fast.codecs.int8), "with the brackets"),
+        (lambda me: me.send(me.peers, torch.ones(3), "x", codec=Own()), "isn't one of fast.codecs"),
+        (lambda me: me.send(me.peers, 3.0, "x"), "it sends tensors"),
+        (lambda me: me.all_reduce(3.0), "it takes tensors"),
+    ],
+)
+def test_what_is_no_codec_and_no_tensor_is_answered(say: Any, answer: str) -> None:
+    class Says(fast.Strategy):
+        async def step(self, me: fast.Me) -> None:
+            waiting = say(me)
+            if waiting is not None:
+                await waiting
+
+    with pytest.raises(fast.UsageError) as raised:
+        simulation(Says(), [1, 1]).run()
+    assert answer in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "answer"),
+    [
+        (lambda: fast.presets.choco(codec=fast.codecs.ef_sign()), "sends it twice"),
+        (lambda: fast.presets.allreduce(codec=fast.codecs.int8(), algorithm="ring"), "bytes can't be added"),
+        (
+            lambda: fast.presets.allreduce(codec=fast.codecs.top_k(0.1), algorithm="ring"),
+            "values with their places",
+        ),
+    ],
+)
+def test_combinations_that_can_not_work_are_refused_when_built(build: Any, answer: str) -> None:
+    with pytest.raises(fast.UsageError) as raised:
+        build()
+    assert answer in str(raised.value)

@@ -47,8 +47,8 @@ def calls(text: str) -> list[str]:
             "allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None)",
         ),
         (
-            "choco(chain(clip(1.0), error_feedback(top_k(0.1))))",
-            "choco(codec=chain(clip(norm=1.0), error_feedback(codec=top_k(ratio=0.1))), gamma=0.2, topology=ring())",
+            "choco(chain(clip(1.0), top_k(0.1)))",
+            "choco(codec=chain(clip(norm=1.0), top_k(ratio=0.1)), gamma=0.2, topology=ring())",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from fast.collectives.ring import ring
 from fast.collectives.tree import tree
 from fast.core.world import Link
 from fast.errors import UsageError
+from fast.parts.codecs.base import Codec
 
 AUTO = "auto"
 
@@ -89,3 +90,12 @@ def check_algorithm(name: str, known: Collection[str] = (*SUMS, *SPARSE), what: 
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((AUTO, *dict.fromkeys(known)))}."
     raise UsageError(f"there is no algorithm {name!r}. {hint}")
+
+
+def algorithms_for(codec: Codec | None) -> tuple[Collection[str], str]:
+    """The names that a mean of what this codec makes may be asked for by, and what it is in words."""
+    if codec is None or codec.summable or codec.rounds:
+        return tuple(SUMS), "this sum"
+    if codec.sparse:
+        return SPARSE, f"{codec!r}, which sends values with their places"
+    return ("direct",), f"{codec!r}, whose bytes can't be added"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fast.errors import UsageError
 from fast.view import Layout
 
 BUCKET_LIMIT = 30
@@ -65,3 +66,11 @@ def ready_shares(layout: Layout, cuts: Iterable[tuple[slice, int]], forward: flo
     goes through the parameters from the last to the first, in proportion to their sizes."""
     total = max(1, layout.size)
     return [forward + (1 - forward) * (1 - cut.start / total) for cut, _ in cuts]
+
+
+def ended_too_early(strategy: object) -> UsageError:
+    """A step that didn't wait for its gradient would apply half of it."""
+    return UsageError(
+        f"{strategy!r} has bucket_bytes, and its step ended before all of the gradient was computed. Use "
+        "me.buckets(), me.stream() or me.mean_gradient(), or leave bucket_bytes out."
+    )

@@ -51,6 +51,8 @@ class Coding:
         tensor = letter.tensor
         start = None if letter.part is None else letter.part[0]
         coder = self.coder(letter.tag, codec, tensor, start)
+        if coder.state.steps == 0:
+            _check_known(codec)
         if letter.weight == 0:  # it won't count at its receivers
             with coder.keeping():
                 packed = coder.encode(tensor)
@@ -141,6 +143,17 @@ def _part(flat: Layout, start: int, stop: int) -> Layout:
 @lru_cache(maxsize=256)
 def _single(shape: tuple[int, ...], dtype: torch.dtype) -> Layout:
     return Layout.single(shape, dtype)
+
+
+def _check_known(codec: Codec) -> None:
+    """Receivers build the codec from its name, so it must be one of the package's."""
+    try:
+        codec_of(codec.decoder.spec())
+    except WireError as error:
+        raise UsageError(
+            f"{codec!r} isn't one of fast.codecs, so the receivers of a letter can't know it ({error}). Use it in "
+            "rounds, me.mean(x, codec=...) or allreduce(codec=...), where both ends have it, or add it to the package."
+        ) from error
 
 
 def _check_values(codec: Codec, tensor: Tensor) -> None:

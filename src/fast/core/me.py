@@ -238,7 +238,11 @@ class Me(Together):
     def _letter(self, what: Tensor | Bucket, tag: str, note: dict[str, Any]) -> Letter:
         carries_gradient = self._carries(tag) == GRADIENT
         bucket = what if isinstance(what, Bucket) else None
-        tensor = what if isinstance(what, Tensor) else what.values
+        tensor = what.values if isinstance(what, Bucket) else what
+        if not isinstance(tensor, Tensor):
+            raise UsageError(
+                f"me.send got {tensor!r} for letter {tag!r}; it sends tensors: torch.tensor({tensor!r})"
+            )
         present = None
         if carries_gradient:
             own = tensor is self.gradient or bucket is not None
@@ -284,6 +288,11 @@ class Me(Together):
     def in_use(self, codec: Codec | None) -> Codec | None:
         """With one worker there is nobody to send less to, so that alone every strategy stays what it is
         without FAST; unless the codec is a part of the optimizer."""
+        if codec is not None and not isinstance(codec, Codec):
+            raise UsageError(
+                f"codec={codec!r} is no codec. In Python it is an object that is made by a call, such as "
+                "fast.codecs.int8(), with the brackets and without quotes."
+            )
         alone = len(self.world.start_view.workers) == 1
         return None if codec is not None and alone and not codec.has_momentum else codec
 

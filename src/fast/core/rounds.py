@@ -75,6 +75,8 @@ class Rounds:
     ) -> Reduction:
         """Take part in a round, and report it."""
         me = self._me
+        if not isinstance(tensor, Tensor):
+            raise UsageError(f"a {kind.value} of {tensor!r}; it takes tensors: torch.tensor({tensor!r})")
         group = me.world.start_view.workers if among is None else tuple(sorted(among))
         me.check_known(group)
         coder = self._coder(me.in_use(how.codec), tensor, group, bucket, channel)

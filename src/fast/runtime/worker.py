@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fast.collectives.canonical import canonical_mean
 from fast.core import Me, Replica, Strategy, drive, end_turn, start, step_turn
-from fast.core.buckets import BUCKET_LIMIT
+from fast.core.buckets import BUCKET_LIMIT, ended_too_early
 from fast.core.seeds import gradient_seed
 from fast.core.turns import foreign_request
 from fast.errors import UsageError
@@ -120,10 +120,7 @@ class WorkerRuntime:
         try:
             request = self._turn.send(None)
         except StopIteration:
-            raise UsageError(
-                f"{self.strategy!r} has bucket_bytes, and its step ended before all of the gradient was computed. Use "
-                "me.buckets(), me.stream() or me.mean_gradient(), or leave bucket_bytes out."
-            ) from None
+            raise ended_too_early(self.strategy) from None
         if not isinstance(request, Backward):
             raise foreign_request(request)
 

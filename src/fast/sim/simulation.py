@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from fast.core import Letter, Me, Replica, Strategy, end_turn, serve_turn, start, step_turn
-from fast.core.buckets import bucket_cuts, ready_shares
+from fast.core.buckets import bucket_cuts, ended_too_early, ready_shares
 from fast.errors import Deadlock, FastError, UsageError
 from fast.runtime import seed_gradient
 from fast.sim import checkpoint
@@ -201,10 +201,7 @@ class Simulation:
 
     def _check_all_computed(self, p: Participant) -> None:
         if p.world.ready_ns:
-            raise UsageError(
-                f"{self.strategy!r} has bucket_bytes, and its step ended before all of the gradient was computed. Use "
-                "me.buckets(), me.stream() or me.mean_gradient(), or leave bucket_bytes out."
-            )
+            raise ended_too_early(self.strategy)
 
     def _leave(self, p: Participant) -> None:
         p.left = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fast.core import Strategy
+from fast.parts import TOPOLOGIES
+from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
 from fast.strategies.catalogue import canonical_call, catalogue
 
 
@@ -15,14 +17,38 @@ def short_call(call: str) -> str:
 
     >>> short_call("local_sgd(tau=10)"), short_call("local_sgd(tau=3)")
     ('local_sgd', 'local_sgd(tau=3)')
+    >>> short_call("choco(codec=chain(clip(norm=1.0), top_k(ratio=0.05)), gamma=0.2, topology=ring())")
+    'choco(codec=chain(clip(1.0), top_k(0.05)))'
     """
     name = call.partition("(")[0]
     preset = catalogue().get(name)
     if preset is None:
         return call
     defaults = arguments_of(preset().call)
-    differing = [f"{key}={value}" for key, value in arguments_of(call).items() if defaults.get(key) != value]
+    differing = [
+        f"{key}={_short_part(ast.parse(value, mode='eval').body)}"
+        for key, value in arguments_of(call).items()
+        if defaults.get(key) != value
+    ]
     return f"{name}({', '.join(differing)})" if differing else name
+
+
+def _short_part(expr: ast.expr) -> str:
+    """A part as somebody would write it: without defaults, and the first argument without its name."""
+    if not isinstance(expr, ast.Call) or not isinstance(expr.func, ast.Name):
+        return ast.unparse(expr)
+    parts: dict[str, Callable[..., object]] = {**TOPOLOGIES, **CODECS, **TRANSFORMATIONS}
+    build = parts.get(expr.func.id)
+    known = {} if build is None else dict(inspect.signature(build).parameters)
+    shown = [_short_part(each) for each in expr.args]
+    for each in expr.keywords:
+        parameter = known.get(each.arg or "")
+        default = inspect.Parameter.empty if parameter is None else parameter.default
+        if default is not inspect.Parameter.empty and ast.unparse(each.value) == repr(default):
+            continue
+        first = not shown and each.arg == next(iter(known), None)
+        shown.append(_short_part(each.value) if first else f"{each.arg}={_short_part(each.value)}")
+    return f"{expr.func.id}({', '.join(shown)})" if shown else expr.func.id
 
 
 def arguments_of(call: str) -> dict[str, str]:

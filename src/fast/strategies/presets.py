@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import isnan
 
-from fast.collectives.sums import check_algorithm
+from fast.collectives.sums import algorithms_for, check_algorithm
 from fast.core import Strategy
 from fast.core.rounds import How
 from fast.errors import UsageError
@@ -51,7 +51,7 @@ def allreduce(
     >>> allreduce(codec=fp16())
     allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None)
     """
-    check_algorithm(algorithm)
+    check_algorithm(algorithm, *algorithms_for(codec))
     How(codec, algorithm, order)
     return AllReduce(codec=codec, algorithm=algorithm, order=order, bucket_bytes=bucket_bytes(bucket_mb))
 
@@ -231,6 +231,11 @@ def choco(codec: Codec = top_k(0.1), gamma: float = 0.2, topology: Topology = Ri
     """
     if not isinstance(gamma, int | float) or isinstance(gamma, bool) or not 0 < gamma <= 1:
         raise UsageError(f"choco(gamma={gamma!r}): the consensus step is more than 0 and at most 1")
+    if codec.remembers:
+        raise UsageError(
+            f"choco(codec={codec!r}): what a difference leaves out is in the next difference by itself, so a codec "
+            "that remembers it too sends it twice. Leave error_feedback (or dgc) away."
+        )
     if topology.changing or topology.directed:
         raise UsageError(
             f"choco(topology={topology!r}): what neighbours know of each other is built up round by round, so they "
