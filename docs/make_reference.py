@@ -36,7 +36,7 @@ ORDER = (
     "join", "final_backward", "shard", "own", "consolidate", "whoami", "Worker",
     "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
     "presets", "codecs", "topologies", "rules",
-    "FastError", "UsageError", "PeerError", "WireError",
+    "FastError", "UsageError", "PeerError", "PeerLost", "WireError",
 )  # fmt: skip
 """From what everybody needs to what few do."""
 

@@ -13,7 +13,7 @@ One model, many workers, any way for them to talk:
 import sys
 
 from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag, Task, fold_newest, fold_sum
-from fast.errors import FastError, PeerError, UsageError, WireError
+from fast.errors import FastError, PeerError, PeerLost, UsageError, WireError
 from fast.loop import Worker, consolidate, final_backward, join, own, shard, whoami
 from fast.parts import merge as rules
 from fast.parts import topology as topologies
@@ -33,6 +33,7 @@ __all__ = [
     "Letter",
     "Me",
     "PeerError",
+    "PeerLost",
     "Strategy",
     "Tag",
     "Task",

@@ -54,6 +54,8 @@ class NeighbourGradients(Strategy):
     ) -> None:
         self.topology, self.rule, self.what, self.bucket_bytes = topology, rule, send, bucket_bytes
         self.tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum, codec=codec),)
+        if bucket_bytes is not None:
+            self.knobs = MappingProxyType({})  # what is merged can't be sent in buckets
 
     async def step(self, me: Me) -> None:
         arrived = me.letters("gradient")
