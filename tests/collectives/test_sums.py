@@ -46,7 +46,7 @@ def close(found, expected, dtype, size):
     return torch.allclose(found.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     size=members,
     length=lengths,
@@ -81,7 +81,7 @@ def test_a_sum_is_the_sum_on_every_member(size, length, dtype, algorithm, any_or
         assert found[k].tensor.data_ptr() != tensors[k].data_ptr() or not length
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     size=members,
     length=lengths,

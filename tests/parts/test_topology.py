@@ -312,7 +312,7 @@ def test_one_peer_hypercube_makes_the_exact_mean(size: int) -> None:
 # Random regular
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(1, 40), st.integers(2, 12), st.integers(0, 5), st.integers(0, 3))
 def test_random_regular(size: int, degree: int, seed: int, round_: int) -> None:
     """Everybody has the degree, or one place one less, or everybody hears everybody; connected."""

@@ -86,7 +86,7 @@ def garbage(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.full((count * dtype.itemsize,), 0xA5, dtype=torch.uint8).view(dtype)
 
 
-checked = settings(deadline=None, max_examples=80)
+checked = settings(deadline=None, max_examples=40)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
