@@ -35,3 +35,23 @@ def train(strategy: str, steps: Sequence[int], samples: Sequence[int]) -> dict[s
     final = fast.consolidate(model)
     close_sessions(seat)
     return {"own": as_text(parameters_of(model)), "final": as_text(parameters_of(final)), "early": early}
+
+
+def deep(strategy: str) -> dict[str, object]:
+    """Three steps of a model with forty parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(20)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    fast.join(model, optimizer, strategy)
+    seat = current_seat()
+    early = []
+    for _ in range(3):
+        model(torch.full((4, 6), 1.0 + seat.id)).square().mean().backward()
+        runtime = seat.sessions[-1].runtime
+        assert runtime is not None
+        early.append(runtime.world.buckets_ready)
+        optimizer.step()
+        optimizer.zero_grad()
+    final = fast.consolidate(model)
+    close_sessions(seat)
+    return {"final": as_text(parameters_of(final)), "early": early}

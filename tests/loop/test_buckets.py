@@ -228,3 +228,40 @@ def test_buckets_of_processes_over_letters(runner, strategy) -> None:
 def test_what_is_merged_can_not_be_sent_early() -> None:
     with pytest.raises(fast.UsageError, match="made of the whole gradient"):
         fast.presets.torus(send="merged", bucket_mb=1)
+
+
+@pytest.mark.real
+def test_a_turn_with_more_letters_than_a_ring_of_descriptors_holds(runner) -> None:
+    """Some twenty buckets by ring are far more letters between two workers than may lie unread: what a round has
+    used is given back when it is over, not when the turn is."""
+    results = runner.results(
+        "bucket_bodies:deep", 3, strategy="allreduce(algorithm='ring', bucket_mb=0.000001)"
+    )
+    assert len({worker["final"] for worker in results}) == 1
+    assert all(early >= 15 for worker in results for early in worker["early"])
+
+
+def test_a_loop_that_ends_after_backward_is_told() -> None:
+    def body(id: int) -> None:
+        model = double_mlp()
+        fast.join(model, torch.optim.SGD(model.parameters(), lr=0.1), f"torus(bucket_mb={TINY_MB})")
+        ((x, y),) = batches(0, 1)
+        (model(x) - y).square().mean().backward()
+        close_sessions(current_seat())
+
+    with pytest.raises(fast.UsageError, match="Step after every backward"):
+        run_threads(2, body, serve)
+
+
+class Hasty(fast.Strategy):
+    """Applies what is there of its gradient."""
+
+    bucket_bytes = 1
+
+    async def step(self, me: fast.Me) -> None:
+        me.apply(me.gradient)
+
+
+def test_a_step_that_does_not_wait_for_its_gradient_is_refused() -> None:
+    with pytest.raises(fast.UsageError, match="ended before all of the gradient was computed"):
+        run_threads(2, lambda id: train(Hasty()), serve)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import torch
 
 from fast.core import GRADIENT, Letter, Need, Tag, drive, fold_newest, fold_sum
 from fast.core.world import Round
-from fast.errors import MailboxFull, UsageError
+from fast.errors import MailboxFull, UsageError, WireError
 from fast.runtime import RealWorld
 from fast.testing.reducing import together
 from fast.trace import Dropped, Waited
@@ -183,3 +183,15 @@ def test_one_turn_may_hold_any_number_of_rounds(worlds):
         return float(sums[-1].tensor[0])
 
     assert together([lambda world=world: total(world) for world in worlds]) == [100.0] * 3
+
+
+def test_what_one_peer_garbles_is_told_to_who_waits_for_it_and_disturbs_nobody_else(worlds):
+    """A piece of a letter that fits no flat tensor of ours: refused, recorded, and the others' letters are read."""
+    garbled = Letter(1, "sum", torch.zeros(4), steps=(0,), part=(0, 4, 99))
+    worlds[1].send((0,), garbled)
+    worlds[2].send((0,), Letter(2, "sum", torch.ones(4), steps=(0,)))
+    drive(worlds[0].wait("sum", (2,), Need.ALL))
+    (letter,) = worlds[0].take("sum", None)
+    assert letter.sender == 2
+    with pytest.raises(WireError, match="pieces of 99"):
+        drive(worlds[0].wait("sum", (1,), Need.ALL))

@@ -93,6 +93,11 @@ def is_round(tag: str) -> bool:
     return tag.startswith(_ROUND) and tag[len(_ROUND) :].isdecimal()
 
 
+def is_ticket(tag: str) -> bool:
+    """Whether they belong to a round that goes on beside others."""
+    return is_round(tag) and tag != f"{_ROUND}0"
+
+
 @dataclass(frozen=True, slots=True)
 class Pause:
     """What a program that must not wait yields where it would have to: see `Ticket`."""

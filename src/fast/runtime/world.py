@@ -17,7 +17,7 @@ from fast.core import Letter, Mailbox, Need, Reduction, Tag, World
 from fast.core.intake import Intake
 from fast.core.mailbox import declared
 from fast.core.seeds import stream_seed
-from fast.core.world import Kind, Pause, Round, is_round
+from fast.core.world import Kind, Pause, Round, is_round, is_ticket
 from fast.errors import MailboxFull, UsageError, WireError
 from fast.runtime.outbox import Outbox
 from fast.runtime.patience import Deadline
@@ -150,6 +150,10 @@ class RealWorld(World):
         self.transport.release(used)
 
     def _taken_in(self, letter: Letter) -> Letter | None:
+        if is_ticket(letter.tag):
+            # Many rounds are under way, and each may wait for a letter that has no room before those of
+            # the others are given back: so they don't stay where they came in.
+            return replace(letter, tensor=letter.tensor.clone(), private=True)
         try:
             return self._intake.take(letter)
         except WireError as error:
