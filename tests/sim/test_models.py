@@ -1,21 +1,9 @@
-"""Time, networks and computing: what people write and what comes of it."""
-
-import math
+"""Virtual time, seeds and fingerprints."""
 
 import pytest
 
 from fast.core.seeds import gradient_seed, stream_seed
-from fast.errors import UsageError
-from fast.sim import (
-    NETWORKS,
-    Compute,
-    Network,
-    Straggler,
-    TraceHash,
-    parse_duration,
-    parse_network,
-    parse_straggler,
-)
+from fast.sim import TraceHash
 from fast.sim.events import Events
 from fast.trace import Left
 
@@ -31,112 +19,6 @@ def test_events_happen_by_time_and_then_in_order():
     assert events.now_ns == 5
     with pytest.raises(ValueError, match="already 5"):
         events.at(4, lambda: None)
-
-
-@pytest.mark.parametrize(
-    ("text", "ns"),
-    [
-        ("20ms", 20_000_000),
-        ("1.5s", 1_500_000_000),
-        ("100us", 100_000),
-        ("7ns", 7),
-        ("0.02", 20_000_000),
-        ("1e-3", 1_000_000),
-        (" 2 MS ", 2_000_000),
-    ],
-)
-def test_durations(text, ns):
-    assert parse_duration(text) == ns
-
-
-@pytest.mark.parametrize("text", ["", "fast", "-1ms", "1h", "1.2.3s", "nan", "inf", "20 m s"])
-def test_no_durations(text):
-    with pytest.raises(UsageError, match=r"is not a duration\. Write for example 20ms"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "rate", "latency"),
-    [
-        ("1gbit", 125e6, 100e-6),
-        ("WAN", 12.5e6, 30e-3),
-        ("100mbit,1ms", 12.5e6, 1e-3),
-        ("100e6,1e-3", 12.5e6, 1e-3),
-        ("8 kbit/s, 0", 1e3, 0.0),
-    ],
-)
-def test_networks(text, rate, latency):
-    assert parse_network(text) == Network(rate, latency)
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("1gibt", "Did you mean 1gbit?"),
-        ("infinband", "Did you mean infiniband?"),
-        ("x", "Known: loopback, 1gbit, 10gbit, infiniband, wan."),
-        ("1,2,3", "rate,latency such as 100mbit,1ms"),
-        ("fast,1ms", "'fast' is not a rate"),
-        ("1gbit,soon", "'soon' is not a duration"),
-        ("0,1ms", "carries nothing"),
-    ],
-)
-def test_no_networks(text, hint):
-    with pytest.raises(UsageError) as caught:
-        parse_network(text)
-    assert hint in str(caught.value)
-
-
-@pytest.mark.parametrize(("rate", "latency"), [(0, 0), (-1, 0), (math.nan, 0), (1, -1), (1, math.inf)])
-def test_impossible_networks(rate, latency):
-    with pytest.raises(UsageError, match="can't be"):
-        Network(rate, latency)
-
-
-def test_costs_of_a_mean():
-    network = Network(1e6, 1e-3)
-    assert network.mean_ns([0], 10**6) == 0
-    assert network.mean_ns([0, 1, 2, 3], 10**6) == round(2 * 3 / 4 * 1e9) + 2_000_000
-    assert Network(math.inf, 0.0).mean_ns([0, 1], 10**9) == 0
-    slow = Network(1e6, 1e-3, {(0, 1): Network(1e3, 0.0), (0, 5): Network(1.0, 0.0)})
-    assert slow.mean_ns([0, 1], 1000) == 1_000_000_000
-
-
-def test_the_profiles_are_ordered_as_people_expect():
-    rates = [NETWORKS[name].rate_bytes_per_s for name in ("wan", "1gbit", "10gbit", "infiniband")]
-    assert rates == sorted(rates)
-
-
-def test_stragglers():
-    always = Compute(0.02, parse_straggler("4x"))
-    assert [always.duration_ns(worker, 3, 5, 0) for worker in range(3)] == [
-        20_000_000,
-        20_000_000,
-        80_000_000,
-    ]
-    sometimes = Compute(0.02, parse_straggler("5x@0.1"))
-    drawn = [[sometimes.duration_ns(worker, 3, step, 1) for step in range(2000)] for worker in range(3)]
-    for own in drawn:
-        assert set(own) == {20_000_000, 100_000_000}
-        assert 140 < own.count(100_000_000) < 260  # 200 expected, 4.5 standard deviations
-    assert drawn[0] != drawn[1]
-    assert Compute(0.02, Straggler(5, 0.0)).duration_ns(0, 1, 0, 0) == 20_000_000
-    assert Compute(0.02, workers_s={1: 0.5}).duration_ns(1, 2, 0, 0) == 500_000_000
-
-
-@pytest.mark.parametrize(
-    "text", ["", "4", "x", "-1x", "0x", "4x@", "4x@2", "4x@-0.1", "nanx", "infx", "4x@nan"]
-)
-def test_no_stragglers(text):
-    with pytest.raises(UsageError, match=r"is no straggler\. Write 4x"):
-        parse_straggler(text)
-
-
-def test_impossible_computing():
-    with pytest.raises(UsageError, match="a step of -1"):
-        Compute(-1)
-    with pytest.raises(UsageError, match="a step of inf"):
-        Compute(workers_s={0: math.inf})
 
 
 def test_seeds_are_the_same_everywhere_and_streams_differ():
