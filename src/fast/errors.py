@@ -8,7 +8,8 @@
     │   ├── PeerSilent      no sign of life within the deadline
     │   ├── MailboxFull     a peer doesn't read, and its tag doesn't say how letters fold
     │   └── Deadlock        every live participant waits; says who for whom
-    └── WireError           bytes that we refuse
+    ├── WireError           bytes that we refuse
+    └── Violation           a checker saw a simulated run break a promise
 
 A message says what was found, what is needed and what to try.
 """
@@ -26,6 +27,7 @@ __all__ = [
     "PeerLost",
     "PeerSilent",
     "UsageError",
+    "Violation",
     "WireError",
 ]
 
@@ -73,3 +75,11 @@ class Deadlock(PeerError):
 
 class WireError(FastError):
     """A frame that is not ours, not whole, or lies about its contents."""
+
+
+class Violation(FastError):
+    """A checker saw a simulated run break a promise: which one, when, and what was found."""
+
+    def __init__(self, promise: str, at_ns: int, found: str) -> None:
+        super().__init__(f"after {at_ns / 1e9:.6f} s, {promise}: {found}")
+        self.promise, self.at_ns, self.found = promise, at_ns, found

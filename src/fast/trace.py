@@ -49,6 +49,8 @@ class Sent(Record, frozen=True, gc=False):
     step: int
     took_ns: int = 0
     """How long the sender was busy with it; in the simulator, where links carry it, not at all."""
+    whole: bool = True
+    """False for a piece of a letter of which more pieces follow."""
 
 
 class Received(Record, frozen=True, gc=False):
@@ -57,6 +59,8 @@ class Received(Record, frozen=True, gc=False):
     sender: int
     tag: str
     steps: tuple[int, ...]
+    letters: int = 1
+    """How many letters became this one while they waited."""
 
 
 class Reduced(Record, frozen=True, gc=False):
@@ -74,6 +78,8 @@ class Included(Record, frozen=True, gc=False):
     sender: int
     tag: str
     staleness: int
+    step: int = -1
+    """Of the sender, when it made this update."""
 
 
 class Waited(Record, frozen=True, gc=False):
@@ -104,6 +110,9 @@ class Dropped(Record, frozen=True, gc=False):
     to: int
     tag: str
     why: str
+    steps: tuple[int, ...] = ()
+    letters: int = 1
+    """How many letters had become this one."""
 
 
 class Left(Record, frozen=True, gc=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +35,15 @@ class View:
 
     def index(self, worker: int) -> int:
         """The place of this worker in the view, for topologies."""
-        return self.workers.index(worker)
+        place = bisect_left(self.workers, worker)  # ids ascend, and views of thousands come by the thousand
+        if place == len(self.workers) or self.workers[place] != worker:
+            raise ValueError(f"worker {worker} is not in view {self.number}")
+        return place
+
+    @cached_property
+    def everybody(self) -> frozenset[int]:
+        """Workers and servers. One set for all who hold this view, however many they are."""
+        return frozenset(self.workers + self.servers)
 
     def without(self, gone: Iterable[int]) -> View:
         """The next view, after these have left."""

@@ -109,10 +109,13 @@ def opened(
             f"peer {letter.sender} sent {letter.tensor.numel()} bytes that would become {layout.size} values; more "
             f"than {_GROWTH} for each byte are only taken for a tensor like the model's own"
         )
-    if values is None:
-        values = torch.empty(layout.size, dtype=layout.dtype, device=letter.tensor.device)
-    codec = _codec(msgspec.msgpack.encode(letter.codec))
-    codec.decode(letter.tensor, layout, values, work or Workspace())
+    if letter.tensor.is_meta:  # sizes only: bytes that stand for nothing
+        values = letter.tensor.new_empty(layout.size, dtype=layout.dtype)
+    else:
+        if values is None:
+            values = torch.empty(layout.size, dtype=layout.dtype, device=letter.tensor.device)
+        codec = _codec(msgspec.msgpack.encode(letter.codec))
+        codec.decode(letter.tensor, layout, values, work or Workspace())
     return replace(letter, tensor=values.view(letter.shape), codec=None, dtype=None, shape=None, private=True)
 
 

@@ -47,6 +47,13 @@ class Letter:
     shape: tuple[int, ...] | None = None
     part: tuple[int, int, int] | None = None
     """Of a letter that travels in pieces: (start, stop, total) of this piece in the flat tensor."""
+    letters: int = 1
+    """How many letters became this one while they waited; mailboxes count."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether no further piece of it follows; they come from the end."""
+        return self.part is None or self.part[0] == 0
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fast.core.letter import Letter, Tag
@@ -43,7 +43,9 @@ class Mailbox:
             return ()
         if tag.fold is not None and waiting[-1].count + letter.count <= STEPS_LIMIT:
             older = waiting[-1]
+            letters = older.letters + letter.letters
             waiting[-1] = folded = _owned(tag.fold(older, letter), older, letter)
+            folded.letters = letters
             return [old for old in (older, letter) if old is not folded]
         if tag.fold is None and len(waiting) >= tag.capacity:
             raise MailboxFull(
@@ -57,6 +59,11 @@ class Mailbox:
 
     def has(self, tag: str, sender: int) -> bool:
         return sender in self._waiting.get(tag, ())
+
+    def lacks(self, tag: str, senders: Iterable[int]) -> tuple[int, ...]:
+        """Those of these senders from whom nothing waits."""
+        waiting = self._waiting.get(tag, ())
+        return tuple([sender for sender in senders if sender not in waiting])
 
     def has_any(self, tag: str) -> bool:
         return tag in self._waiting

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-import torch
 from torch import Tensor
 
 from fast.core.account import Account
@@ -15,9 +14,8 @@ from fast.core.letter import GRADIENT, Letter, Tag, union
 from fast.core.replica import Replica, Tapped
 from fast.core.rounds import Rounds
 from fast.core.together import Together
-from fast.core.world import Need, World
+from fast.core.world import Labour, Need, World
 from fast.errors import PeerLost, UsageError
-from fast.membership import view_now
 from fast.parts.codecs.base import Codec
 from fast.parts.factors import Factors, Place
 from fast.parts.topology import Topology
@@ -46,10 +44,15 @@ class Me(Together):
         self.view = world.start_view
         self.ending = False
         """Whether this is the last turn, when nobody is there any more to talk to."""
-        self._everybody = frozenset(self.view.workers + self.view.servers)
+        self.fresh = False
+        """Whether this participant has come while others were training already."""
+        self._everybody = self.view.everybody
+        self._changes = 0
+        self._ties: dict[str, Any] = {}
+        """What the topology says, as long as the view stays the same."""
         self._scratch: dict[str, Tensor] = {}
         self._tags: dict[str, Tag] = {tag.name: tag for tag in strategy.tags}
-        self._fresh: list[Letter] = []
+        self._unused: list[Letter] = []
         self._rounds = Rounds(self)
         self.coding = Coding(world.seed, self.id, replica.layout, replica.weights.device)
         self._opener = Opener(replica.layout)
@@ -83,7 +86,7 @@ class Me(Together):
     @property
     def edges(self) -> Mapping[int, float]:
         """Whom I hear in this round, with the mixing weight of each."""
-        return self._topology.neighbours(self.index, self.view, self.steps)
+        return self._tie("neighbours")  # type: ignore[no-any-return]
 
     @property
     def _topology(self) -> Topology:
@@ -94,12 +97,21 @@ class Me(Together):
     @property
     def neighbours(self) -> tuple[int, ...]:
         """Whom I hear in this round."""
-        return self._topology.heard(self.index, self.view, self.steps)
+        return self._tie("heard")  # type: ignore[no-any-return]
 
     @property
     def audience(self) -> Mapping[int, float]:
         """Who hears me in this round, with the share of a push-sum that each gets; the rest is mine."""
-        return self._topology.audience(self.index, self.view, self.steps)
+        return self._tie("audience")  # type: ignore[no-any-return]
+
+    def _tie(self, kind: str) -> Any:
+        """Asked several times in each step: kept where the links don't change from round to round."""
+        topology = self._topology
+        if topology.changing:
+            return getattr(topology, kind)(self.index, self.view, self.steps)
+        if kind not in self._ties:
+            self._ties[kind] = getattr(topology, kind)(self.index, self.view, self.steps)
+        return self._ties[kind]
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -147,7 +159,7 @@ class Me(Together):
     def scratch(self, name: str) -> Tensor:
         """A flat tensor to compute in, made once. What is in it doesn't survive the turn."""
         if name not in self._scratch:
-            self._scratch[name] = torch.empty_like(self.weights)
+            self._scratch[name] = self.weights.new_empty(self.weights.shape)
         return self._scratch[name]
 
     def apply(
@@ -160,7 +172,7 @@ class Me(Together):
         have a gradient at all.
         """
         self._rounds.check_guards()
-        included, merged = self._fresh if of is None else of, self._rounds.merged
+        included, merged = self._unused if of is None else of, self._rounds.merged
         if merged is not None and gradient is merged.tensor:
             present = merged.present
         else:
@@ -169,8 +181,10 @@ class Me(Together):
                 present = union(present, merged.present)
         self._report_included(included)
         if of is None:
-            self._fresh = []
+            self._unused = []
+        self.world.working()
         self.replica.apply(gradient, present, rates)
+        self.world.worked(Labour.APPLY, self.replica.layout.nbytes)
         if self.is_server:
             self.version += 1
         if self.world.observed:
@@ -189,10 +203,18 @@ class Me(Together):
 
     def pick_peer(self, among: Sequence[int] | None = None) -> int:
         """One of the other workers (or of `among`), each as likely as the next."""
-        peers = self.peers if among is None else among
-        if not peers:
+        count = self._others if among is None else len(among)
+        if not count:
             raise UsageError("there is no other worker to pick; check `me.peers` first")
-        return peers[int(self.random() * len(peers))]
+        chosen = int(self.random() * count)
+        if among is not None:
+            return among[chosen]
+        return self.workers[chosen + (not self.is_server and chosen >= self.index)]
+
+    @property
+    def _others(self) -> int:
+        """How many `peers` there are, without making a list of them."""
+        return len(self.workers) - (not self.is_server)
 
     # Letters
 
@@ -218,8 +240,11 @@ class Me(Together):
             return
         self._rounds.check_guards()
         self.check_known(targets)
-        codec = self.in_use(codec or self._codec_of(tag))
+        codec = codec or self._codec_of(tag)
+        if codec is not None:
+            codec = self.in_use(codec)
         letter = self._letter(tensor, tag, note)
+        letter.tensor = self.world.outgoing(letter.tensor)
         if codec is not None:
             letter = self.coding.encoded(letter, codec, into)
         elif into is not None:
@@ -233,7 +258,7 @@ class Me(Together):
         self.world.send(targets, letter)
         now = self.world.now()
         nbytes = len(targets) * (HEADER_BYTES + letter.tensor.numel() * letter.tensor.element_size())
-        self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, now - began_ns))
+        self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, now - began_ns, letter.whole))
 
     def _letter(self, what: Tensor | Bucket, tag: str, note: dict[str, Any]) -> Letter:
         carries_gradient = self._carries(tag) == GRADIENT
@@ -246,7 +271,7 @@ class Me(Together):
         present = None
         if carries_gradient:
             own = tensor is self.gradient or bucket is not None
-            present = self.present_in(bucket) if own else self._present_with(self._fresh)
+            present = self.present_in(bucket) if own else self._present_with(self._unused)
         return Letter(
             sender=self.id,
             tag=tag,
@@ -349,7 +374,7 @@ class Me(Together):
     async def news(self, tag: str) -> list[Letter]:
         """What has arrived, after waiting for at least one letter or a change of view."""
         await self.world.wait(tag, self.view.workers, Need.ANY)
-        self.view = self._view_now()
+        self._look_around()
         return self.letters(tag)
 
     async def ask(self, server: int, tensor: Tensor, tag: str, **note: Any) -> Letter:
@@ -361,13 +386,14 @@ class Me(Together):
         if letters and self.world.observed:
             now = self.world.now()
             for letter in letters:
-                self.world.emit(Received(self.id, now, letter.sender, letter.tag, tuple(letter.steps)))
+                steps = tuple(letter.steps)
+                self.world.emit(Received(self.id, now, letter.sender, letter.tag, steps, letter.letters))
         letters = [letter if letter.codec is None else self._opener.open(letter) for letter in letters]
         for letter in letters:
             if letter.tensor.device != self.weights.device:
                 letter.tensor = letter.tensor.to(self.weights.device)
             if self._carries(letter.tag) == GRADIENT:
-                self._fresh.append(letter)
+                self._unused.append(letter)
                 continue
             if letter.sender in self.world.start_view.servers:
                 self.version = letter.version
@@ -384,24 +410,34 @@ class Me(Together):
                 continue
             for step in letter.steps:
                 late = self.version - letter.version if self.is_server else max(0, self.steps - step)
-                self.world.emit(Included(self.id, now, letter.sender, letter.tag, late))
+                self.world.emit(Included(self.id, now, letter.sender, letter.tag, late, step))
 
     # Turns, called by core.turns
 
-    def _view_now(self) -> View:
-        departures = self.world.departures()
-        if not departures:
-            return self.view
-        step = self.steps if self.strategy.synchronous else None
-        topology, start = self.strategy.topology, self.world.start_view
-        period = 1 if topology is None else topology.period(len(start.workers))
-        return view_now(start, departures, keep=self.id, step=step, period=period)
+    def _look_around(self) -> None:
+        """See which view holds now."""
+        known, step = len(self.world.changes()), self.steps if self.strategy.synchronous else None
+        if not known or (step is None and known == self._changes):
+            return
+        self._changes = known
+        topology, size = self.strategy.topology, len(self.world.start_view.workers)
+        view = self.world.view_at(step, 1 if topology is None else topology.period(size))
+        if view.number != self.view.number:
+            self.view = view
+            self._ties.clear()
+
+    def retire(self) -> None:
+        """After its last step it is alone: ten thousand who have left don't each keep the view they had."""
+        workers, servers = ((), (self.id,)) if self.is_server else ((self.id,), ())
+        self.view = View(self.view.number, workers, servers)
+        self._ties.clear()
 
     def open_turn(self, turn: str) -> None:
         self.turn = turn
-        if not self.is_server:  # a server's view changes in `news`, so that no departure passes it by
-            self.view = self._view_now()
-        self._fresh = []
+        # A server's view changes in `news`, so that no departure passes it by. At the end nobody is there.
+        if turn != "end" and not self.is_server:
+            self._look_around()
+        self._unused = []
         self._rounds.open()
 
     def close_turn(self) -> None:

@@ -19,10 +19,12 @@ class Replica(Protocol):
     gradient: Tensor
     present: int | None
     """Which parameters have a gradient in this step, one bit each; None for all."""
-    model: Any
-    """The framework's own object; None where there is none."""
     samples: int
     """How many samples this step's gradient was computed on; 0 for a step that must not count."""
+
+    @property
+    def model(self) -> Any:
+        """The framework's own object; None where there is none."""
 
     @property
     def rates(self) -> list[float]:

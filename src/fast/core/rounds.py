@@ -50,7 +50,7 @@ class Rounds:
     def __init__(self, me: Me) -> None:
         self._me = me
         self._tickets: list[Ticket[Any]] = []
-        self._lanes: list[int] = []
+        self._lanes = list(range(1, LANES + 1))
         """That are free, as a heap."""
         self._channels: Counter[object] = Counter()
         me.world.meanwhile = self._poll_others  # type: ignore[method-assign]
@@ -78,13 +78,13 @@ class Rounds:
         if not isinstance(tensor, Tensor):
             raise UsageError(f"a {kind.value} of {tensor!r}; it takes tensors: torch.tensor({tensor!r})")
         group = me.world.start_view.workers if among is None else tuple(sorted(among))
-        me.check_known(group)
+        me.check_known(() if among is None else group)
         coder = self._coder(me.in_use(how.codec), tensor, group, bucket, channel)
         own = tensor is me.gradient or bucket is not None
         with _keeping(coder, weight):
             reduction = await me.world.collective(
                 Round(
-                    tensor=tensor,
+                    tensor=me.world.outgoing(tensor),
                     among=group,
                     kind=kind,
                     weight=float(weight),
@@ -194,12 +194,15 @@ class Rounds:
 
     def open(self) -> None:
         self.merged = None
-        self._tickets.clear()
         self._channels.clear()
-        self._lanes = list(range(1, LANES + 1))
+        if self._tickets:
+            self._tickets.clear()
+            self._lanes = list(range(1, LANES + 1))
 
     def close(self) -> None:
         self.check_guards()
+        if not self._tickets:
+            return
         for ticket in self._tickets:
             if ticket.poll():
                 ticket.result()  # what nobody asked for must not fail unseen
@@ -212,7 +215,7 @@ class Rounds:
 
     def check_guards(self) -> None:
         """A read-only result that somebody wrote into has spoilt the other peers' results."""
-        if any(tensor._version != version for tensor, version in self._guards):
+        if self._guards and any(tensor._version != version for tensor, version in self._guards):
             raise UsageError(
                 f"{self._me.strategy!r} changed the result of mean(..., read_only=True) in place, which the "
                 "other workers read too. Leave read_only out, and the result is yours to change."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import iscoroutinefunction
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,6 +47,20 @@ class Strategy:
     """Whether `step` computes its gradient itself, with `me.backward(loss)`."""
     knobs: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     """Arguments worth tuning, with the values that a comparison may try beside the default."""
+    conserves: ClassVar[str] = ""
+    """The name of a number in the workers' states and in the notes of letters whose sum over all of them
+    never changes (the shares of a gossip); simulations can watch it."""
+    lead: float = inf
+    """So many steps a worker may be ahead of the slowest one; simulations can watch it."""
+    survives_loss: bool = False
+    """Whether it goes on when letters are lost, doubled or overtaken by later ones: it never waits for one,
+    and sends each in one piece."""
+    survives_death: bool = True
+    """Whether the others can go on when a worker dies in the middle of its turn. Where rounds go over
+    letters they can't: its peers may disagree about whether it took part."""
+    admits: bool = False
+    """Whether workers may come (back) while others train: what they adopt is a live peer's weights, steps
+    and optimizer, while `state` is made anew, with `me.fresh` true."""
     call: str = ""
     """The canonical call that builds this strategy, with all its arguments."""
 

@@ -22,6 +22,9 @@ class Task(ABC):
     """Samples per worker and step."""
     epochs: ClassVar[float] = 10.0
     """How long to train, over the data of all workers together, unless told otherwise."""
+    stackable: ClassVar[bool] = False
+    """Whether `batch(a + b)` is `batch(a)` followed by `batch(b)` along the first dimension of every
+    tensor in it, and indices may be a numpy array: then many simulated workers' batches are one look-up."""
 
     @abstractmethod
     def model(self) -> nn.Module:

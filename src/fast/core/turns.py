@@ -51,6 +51,7 @@ async def step_turn(me: Me) -> None:
     if me.world.observed:
         me.world.emit(Stepped(me.id, me.world.now(), me.steps, me.samples))
     me.close_turn()
+    me.world.stepped(me.steps)
     await begin_turn(me)
 
 

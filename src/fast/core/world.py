@@ -11,7 +11,7 @@ to its event loop. A program can't tell the difference.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from fast.core.letter import Letter
+from fast.membership import Change, view_now
 from fast.parts.codecs.base import Coder
 from fast.trace import Record
 from fast.view import Layout, View
@@ -46,6 +47,21 @@ class Kind(Enum):
     """Everybody's tensor, in a row: shape (members, *shape)."""
     BROADCAST = "broadcast"
     """The tensor of `source`."""
+
+
+class Labour(Enum):
+    """What a participant does in its turns that takes time: a model of a machine has a cost for each."""
+
+    APPLY = "apply"
+    """One step of the optimizer; bytes of the weights."""
+    SEND = "send"
+    """Handing over one letter, to any number of peers; bytes of its tensor."""
+    READ = "read"
+    """Taking one letter; bytes of its tensor."""
+    MERGE = "merge"
+    """One operation on tensors of the strategy's own; bytes that it reads and writes."""
+    TURN = "turn"
+    """Everything else in a turn."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +166,19 @@ class World(ABC):
     def meanwhile(self) -> None:  # noqa: B027 (most participants have nothing to do)
         """Called again and again while this participant waits; replaced by who has something to do."""
 
+    def stepped(self, steps: int) -> None:  # noqa: B027
+        """Called when so many steps are done and nothing of the next has begun."""
+
+    def working(self) -> None:  # noqa: B027
+        """Called before what `worked` then reports: it is not the strategy's own arithmetic."""
+
+    def worked(self, on: Labour, nbytes: int) -> None:  # noqa: B027 (real work takes its time by itself)
+        """Called where a participant has done something that takes time on a real machine."""
+
+    def outgoing(self, tensor: Tensor) -> Tensor:
+        """What really goes out instead of these values; a hostile participant lies about them."""
+        return tensor
+
     @abstractmethod
     def now(self) -> int:
         """The time in nanoseconds."""
@@ -161,6 +190,14 @@ class World(ABC):
     @abstractmethod
     def departures(self) -> Mapping[int, int]:
         """Who has left, with the number of steps it had done. Its letters may still be on their way."""
+
+    def changes(self) -> Sequence[Change]:
+        """Who came and who left since the start, in that order; it only ever grows."""
+        return [Change(who, steps) for who, steps in self.departures().items()]
+
+    def view_at(self, step: int | None, period: int) -> View:
+        """The view that holds for this participant: at a step of synchronous workers, or now."""
+        return view_now(self.start_view, self.changes(), keep=self.id, step=step, period=period)
 
     @abstractmethod
     def send(self, to: tuple[int, ...], letter: Letter) -> None:

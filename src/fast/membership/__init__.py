@@ -5,6 +5,6 @@ May import: view, errors.
 Never: asks anybody, waits, or remembers.
 """
 
-from fast.membership.views import view_now
+from fast.membership.views import Change, Why, patience_of, view_now
 
-__all__ = ["view_now"]
+__all__ = ["Change", "Why", "patience_of", "view_now"]

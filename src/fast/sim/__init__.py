@@ -6,17 +6,31 @@ Never: reads the real clock, starts a process or a thread, or draws from a strea
 """
 
 from fast.sim.checkers import TraceHash
-from fast.sim.compute import Compute, ComputeModel, Straggler, parse_straggler
-from fast.sim.network import NETWORKS, Network, parse_network
+from fast.sim.cluster import (
+    NETWORKS,
+    Cluster,
+    Compute,
+    ComputeModel,
+    Network,
+    Straggler,
+    parse_duration,
+    parse_network,
+    parse_straggler,
+)
+from fast.sim.gradients import Gradients
+from fast.sim.interference import Fate, Interference
 from fast.sim.participant import Participant, SimWorker
 from fast.sim.simulation import Simulation
-from fast.sim.units import parse_duration
 from fast.sim.world import SimWorld
 
 __all__ = [
     "NETWORKS",
+    "Cluster",
     "Compute",
     "ComputeModel",
+    "Fate",
+    "Gradients",
+    "Interference",
     "Network",
     "Participant",
     "SimWorker",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import final
 
 from fast.core import Letter, Mailbox, Need, Tag
@@ -16,22 +16,25 @@ from fast.view import Layout
 class LetterWait(Request):
     """A wait for letters: `missing` are those who have neither written nor gone yet."""
 
-    def __init__(self, tag: str, missing: Iterable[int], need: Need) -> None:
+    def __init__(self, tag: str, missing: Collection[int], need: Need) -> None:
         self.tag, self.need = tag, need
-        self.missing = set(missing)
+        self.missing = set(missing) if need is Need.ALL else missing
+        """For anybody's letter: all of them as they were given, since a server may wait for thousands."""
         self.over = False
 
     def hear(self, peer: int, tag: str | None) -> bool:
         """Something about a peer: a letter with this tag, or (None) that it is gone. Is that all?"""
         if self.over or tag not in (None, self.tag):
             return False
-        known = peer in self.missing
-        self.missing.discard(peer)
-        if self.need is Need.ANY:
-            self.over = known or tag is not None
-        else:
+        if isinstance(self.missing, set):
+            self.missing.discard(peer)
             self.over = not self.missing
+        else:
+            self.over = tag is not None or peer in self.missing
         return self.over
+
+    def whom(self) -> tuple[int, ...]:
+        return tuple(sorted(self.missing))
 
     def describe(self) -> str:
         joint = ", " if self.need is Need.ALL else " or "

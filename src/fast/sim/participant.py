@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fast.core import Me, Replica
+from fast.sim.programs import Program
 from fast.sim.world import SimWorld
 
 
@@ -35,7 +36,28 @@ class Participant:
     """When each bucket of its gradient is ready, as a share of a step's computing."""
     started: bool = False
     left: bool = False
+    """In order: after its last step."""
+    dead: bool = False
+    absent: bool = False
+    """Not there yet, or not there again."""
+    leaving: bool = False
+    """Asked to stop before its next step."""
     batches_taken: int = 0
+    program: Program | None = None
+    """Its life, while a run is under way."""
+    frozen_until_ns: int = 0
+    """Before this time it doesn't go on."""
+    silent_until_ns: int = 0
+    lost_ns: int = 0
+    """Computing time that a freeze has taken from the step under way."""
+
+    @property
+    def gone(self) -> bool:
+        return self.left or self.dead
+
+    @property
+    def alive(self) -> bool:
+        return not (self.left or self.dead or self.absent)
 
     @property
     def name(self) -> str:

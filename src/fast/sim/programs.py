@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, final
 
 from fast.errors import FastError
@@ -29,6 +29,10 @@ class Request:
         if self._program is not None:  # else whoever asked has not come back for it yet
             self._program.resume()
 
+    def whom(self) -> tuple[int, ...]:
+        """Who could end this wait, as far as that is known."""
+        return ()
+
     def describe(self) -> str:
         """What is waited for, for the message about a deadlock."""
         return "something"
@@ -44,16 +48,26 @@ class Computing(Request):
 
 @final
 class Program:
-    """One coroutine of one participant, and what it waits for at the moment."""
+    """One coroutine of one participant, and what it waits for at the moment.
 
-    def __init__(self, who: int, coroutine: Coroutine[Any, Any, None]) -> None:
+    `postpone` is asked before it goes on: a participant that is frozen goes on later.
+    """
+
+    def __init__(
+        self,
+        who: int,
+        coroutine: Coroutine[Any, Any, None],
+        postpone: Callable[[Program], bool] = lambda program: False,
+    ) -> None:
         self.who = who
         self.waits_for: Request | None = None
         self.finished = False
-        self._coroutine = coroutine
+        self._coroutine, self._postpone = coroutine, postpone
 
     def resume(self) -> None:
         """Run until the next request or the end."""
+        if self.finished or self._postpone(self):
+            return
         self.waits_for = None
         try:
             request = self._coroutine.send(None)
@@ -68,6 +82,12 @@ class Program:
         self.waits_for = request
         request.belong_to(self)
 
+    def fail(self, error: Exception) -> None:
+        """Let what it waits for end in this error."""
+        self.waits_for, self.finished = None, True
+        self._coroutine.throw(error)
+
     def close(self) -> None:
         """Give it up where it stands."""
+        self.finished = True
         self._coroutine.close()

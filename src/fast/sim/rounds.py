@@ -11,8 +11,9 @@ from fast.collectives.canonical import canonical_mean
 from fast.core import Reduction
 from fast.core import world as core
 from fast.core.letter import union
+from fast.sim.cluster import Traffic
 from fast.sim.events import Events
-from fast.sim.network import Network
+from fast.sim.interference import Interference
 from fast.sim.programs import Request
 
 
@@ -23,7 +24,9 @@ class MeanWait(Request):
     def __init__(self, round_: core.Round) -> None:
         self.asked = round_
         self.missing: tuple[int, ...] = ()
-        """Who had not come yet when this member came."""
+        """Who had not come yet when this member came; nobody is named where they are many."""
+        self.alone = False
+        """Whether there was nobody to wait for."""
         self.round: Round | None = None
         self.closed_ns = 0
         """When the last member came; from then on the values move."""
@@ -31,13 +34,19 @@ class MeanWait(Request):
         """From then on, as far as its owner waited for it."""
         self.reduction: Reduction | None = None
 
+    def whom(self) -> tuple[int, ...]:
+        return tuple(sorted(self.round.missing)) if self.round else ()
+
     def describe(self) -> str:
         missing = sorted(self.round.missing) if self.round else []
         return f"the mean, to which {', '.join(map(str, missing))} must still come"
 
 
-_Group = tuple[tuple[int, ...], int]
-"""Members and lane."""
+_Group = tuple[tuple[int, ...] | None, int]
+"""Members (None for all workers) and lane."""
+NAMED = 64
+"""Of so many who must still come each is named to who waits; of more only their number matters, and
+listing them for each other would take longer than the round."""
 
 
 @dataclass
@@ -52,21 +61,34 @@ class Round:
 class Rounds:
     """At most one round is open per group and lane: nobody can start the next before all are in this one."""
 
-    def __init__(self, events: Events, network: Network, left: Container[int]) -> None:
-        self._events, self._network, self._left = events, network, left
+    def __init__(
+        self,
+        events: Events,
+        traffic: Traffic,
+        workers: tuple[int, ...],
+        left: Container[int],
+        faults: Interference | None = None,
+    ) -> None:
+        self._events, self._traffic, self._workers = events, traffic, workers
+        self._left, self._faults = left, faults
         self._open: dict[_Group, Round] = {}
-        self._free_ns: dict[tuple[int, ...], int] = {}
 
     def join(self, who: int, wait: MeanWait) -> None:
         """Take part in a group's round. The last one to come closes it."""
-        group = (wait.asked.among, wait.asked.lane)
+        group = self._group(wait.asked)
         if group not in self._open:
             self._open[group] = Round({member for member in wait.asked.among if member not in self._left})
         round_ = self._open[group]
         round_.missing.discard(who)
         round_.arrived[who] = wait
-        wait.round, wait.missing = round_, tuple(sorted(round_.missing))
+        wait.round, wait.alone = round_, not round_.missing
+        wait.missing = tuple(sorted(round_.missing)) if len(round_.missing) <= NAMED else ()
         self._close_if_complete(group)
+
+    def _group(self, asked: core.Round) -> _Group:
+        """Short for the group of all: the hash of ten thousand numbers takes longer than the rest."""
+        everybody = asked.among is self._workers or asked.among == self._workers
+        return None if everybody else asked.among, asked.lane
 
     def leave(self, who: int) -> None:
         """Nobody needs to wait for `who` any more."""
@@ -83,18 +105,14 @@ class Rounds:
         asked = [wait.asked for wait in waits]
         result = canonical_mean([each.tensor for each in asked], [each.weight for each in asked])
         present = reduce(union, (each.present for each in asked))
-        ends_ns = self._transfer(group[0], members, result.numel() * result.element_size())
+        nbytes = result.numel() * result.element_size()
+        ends_ns = self._traffic.mean(members, nbytes, group[0] or self._workers)
+        if self._faults is not None:
+            ends_ns += self._faults.held_ns(members, self._events.now_ns)
         for wait in waits:
             own = result if wait.asked.read_only else result.clone()
             wait.reduction, wait.closed_ns = Reduction(own, members, present), self._events.now_ns
-            if not wait.missing and len(members) == 1:
+            if wait.alone and len(members) == 1:
                 wait.fulfilled = True  # alone: the result is there at once, nobody was suspended
                 continue
             self._events.at(ends_ns, wait.resume)
-
-    def _transfer(self, group: tuple[int, ...], members: tuple[int, ...], nbytes: int) -> int:
-        """When a round that is closed now has moved its bytes. Rounds of one group that are under way
-        at once share their links: each moves when the one before it has."""
-        begins_ns = max(self._events.now_ns, self._free_ns.get(group, 0))
-        self._free_ns[group] = begins_ns + self._network.moving_ns(members, nbytes)
-        return begins_ns + self._network.mean_ns(members, nbytes)

@@ -1,43 +1,36 @@
-"""The simulation: participants, their lives, and the loop that lets the events happen."""
+"""The simulation: participants, the events of their lives, and what can be done to them from outside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, final
 
-from fast.core import Letter, Me, Replica, Strategy, end_turn, serve_turn, start, step_turn
-from fast.core.buckets import bucket_cuts, ended_too_early, ready_shares
-from fast.errors import Deadlock, FastError, UsageError
-from fast.runtime import seed_gradient
+from fast.core import Letter, Me, Replica, Strategy, end_turn
+from fast.core.buckets import bucket_cuts, ready_shares
+from fast.errors import FastError, UsageError
 from fast.sim import checkpoint
-from fast.sim.compute import ComputeModel
-from fast.sim.events import Events
+from fast.sim.cluster import Cluster, ComputeModel, Cores, Network, Traffic
+from fast.sim.events import Action, Events
+from fast.sim.gradients import Gradients, OneByOne
 from fast.sim.inbox import Inbox
-from fast.sim.network import Network
+from fast.sim.interference import Interference
+from fast.sim.lives import Lives, Until
+from fast.sim.newcomers import Newcomers
 from fast.sim.participant import Participant, SimWorker
 from fast.sim.post import Post
-from fast.sim.programs import Program
 from fast.sim.rounds import Rounds
+from fast.sim.stage import Stage
 from fast.sim.world import SimWorld, Surroundings
-from fast.trace import Dropped, Observer
+from fast.trace import Observer
 from fast.view import View
 
-_NO_BATCH = object()
 FORWARD_SHARE = 1 / 3
 """Of a step's computing: backward makes about twice as many multiplications as forward."""
+NOTICE_NS = 1_000_000_000
+"""How long it takes until a death is noticed, unless told."""
 
-
-@dataclass(frozen=True)
-class Until:
-    """How far a run goes, and who is told about its steps."""
-
-    stop: Callable[[Simulation], bool] | None = None
-    on_step: Callable[[Me, int], None] | None = None
-    pause_after: int | None = None
-
-    def paused(self, steps: int) -> bool:
-        return self.pause_after is not None and steps >= self.pause_after
+LetterSeen = Callable[[Letter, int], None]
+"""Told of a letter and its receiver."""
 
 
 @final
@@ -47,6 +40,11 @@ class Simulation:
     Workers have the ids 0 to P-1, servers follow. A worker's life is: take a batch, let the time
     of the computation pass, compute the real gradient, take the strategy's turn. It leaves when
     its batches end or when `stop` says so. Same arguments and same seed: same trace.
+
+    `cluster` is the model of machines and links (`network` and `compute` are a shorthand for one
+    without anything else), `gradients` says when gradients are computed, `faults` what goes wrong,
+    `absent` who is not there at the start. `deadline_s` is how long somebody may be frozen until who
+    waits for it gives up.
     """
 
     def __init__(
@@ -55,43 +53,103 @@ class Simulation:
         workers: Sequence[SimWorker],
         *,
         server_replicas: Sequence[Replica] = (),
-        network: Network,
-        compute: ComputeModel,
+        cluster: Cluster | None = None,
+        network: Network | None = None,
+        compute: ComputeModel | None = None,
         seed: int = 0,
         observers: Sequence[Observer] = (),
         seed_torch: bool = True,
+        gradients: Gradients | None = None,
+        faults: Interference | None = None,
+        absent: Collection[int] = (),
+        spoil_letters: bool = False,
+        deadline_s: float = 60.0,
     ) -> None:
         size = len(workers)
-        _check(strategy, size, len(server_replicas))
-        view = View(0, tuple(range(size)), tuple(range(size, size + len(server_replicas))))
-        self.strategy, self.seed, self.total_samples = strategy, seed, 0
-        self._compute, self._seed_torch = compute, seed_torch
-        self._events = Events()
-        inboxes = {who: Inbox(self._events, strategy.tags) for who in (*view.workers, *view.servers)}
-        self._post = Post(self._events, network, inboxes)
-        self._rounds = Rounds(self._events, network, self._post.departures)
-        around = Surroundings(view, seed, self._events, self._post, self._rounds, tuple(observers), {})
+        _check(strategy, size, len(server_replicas), absent)
+        cluster = (cluster or _plain(network, compute)).placed(size, len(server_replicas))
+        self.view = View(0, tuple(range(size)), tuple(range(size, size + len(server_replicas))))
+        self.strategy, self.seed, self.cluster = strategy, seed, cluster
+        self.on_dropped: LetterSeen | None = None
+        """Told of every letter that nobody will read; for checkers."""
+        self.on_doubled: LetterSeen | None = None
+        """Told of every further copy of a letter that a fault makes."""
+        self._deadline_ns = round(deadline_s * 1e9)
+        self._faults = faults
+        self.events = Events()
+        self._inboxes = {who: Inbox(self.events, strategy.tags) for who in sorted(self.view.everybody)}
+        traffic = Traffic(cluster.network, self.events, cluster.work)
+        self.post = Post(
+            self.events,
+            traffic,
+            self._inboxes,
+            self.view,
+            absent=absent,
+            faults=faults,
+            report=self._drop,
+            doubled=self._double,
+        )
+        self._rounds = Rounds(self.events, traffic, self.view.workers, self.post.departures, faults)
+        self._around = Surroundings(
+            self.view,
+            seed,
+            self.events,
+            self.post,
+            self._rounds,
+            tuple(observers),
+            work=None if cluster.work.free else cluster.work,
+            cores=None if cluster.work.cores is None else Cores(cluster.work, cluster.network),
+            faults=faults,
+            spoil_letters=spoil_letters,
+        )
         replicas = [*(worker.replica for worker in workers), *server_replicas]
         makers = [*workers, *(None for _ in server_replicas)]
         self.participants = tuple(
-            _participant(SimWorld(who, around, inbox), replicas[who], strategy, makers[who])
-            for who, inbox in inboxes.items()
+            self._participant(who, replicas[who], makers[who], absent=who in absent) for who in self._inboxes
         )
         self.workers, self.servers = self.participants[:size], self.participants[size:]
-        self._busy = self._ended = False
+        self.gradients = gradients or OneByOne(workers, seed, seed_torch=seed_torch)
+        self.lives = Lives(self, self._around.cores)
+        self._newcomers = Newcomers(self)
+        self._stage = Stage(self.events, self.participants, self.view)
+        self._until = Until()
+        self._ended = self._prepared = False
+
+    def _participant(
+        self, who: int, replica: Replica, worker: SimWorker | None, *, absent: bool
+    ) -> Participant:
+        me, world = self.embody(who, replica)
+        cuts = bucket_cuts(replica.layout, self.strategy.bucket_bytes)
+        return Participant(
+            me, world, worker, ready_shares(replica.layout, cuts, FORWARD_SHARE), absent=absent
+        )
+
+    def embody(self, who: int, replica: Replica, *, life: int = 0) -> tuple[Me, SimWorld]:
+        """A participant's handle and its world, with its inbox as it is."""
+        inbox = self._inboxes[who]
+        world = SimWorld(who, self._around, inbox, life=life)
+        me = Me(world, replica, self.strategy)
+        inbox.layout = replica.layout
+        world.gradient_computed = me.account.computed
+        world.on_step = lambda steps: self._newcomers.reached(who, steps)
+        return me, world
 
     # What can be seen from outside
 
     @property
     def now_ns(self) -> int:
-        return self._events.now_ns
+        return self.events.now_ns
+
+    @property
+    def total_samples(self) -> int:
+        return self.lives.total_samples
 
     def me(self, who: int) -> Me:
         return self.participants[who].me
 
     def on_the_way(self) -> Iterator[tuple[int, Letter]]:
         """Letters that have not arrived yet, with their receivers; for checkers."""
-        return self._post.on_the_way()
+        return self.post.on_the_way()
 
     def unread(self, who: int) -> list[Letter]:
         """Letters that have arrived at this participant and wait to be read; for checkers."""
@@ -114,123 +172,99 @@ class Simulation:
         nobody is inside a turn: then `checkpoint` may be taken, and `run` goes on.
         """
         self._check_idle()
-        until = Until(stop, on_step, pause_after)
-        lives = [(p, self._life(p, until)) for p in self.participants if not p.left and not self._ended]
-        self._play(lives, after_event)
-        if not self._ended and all(p.left for p in self.workers):
+        self._until = Until(stop, on_step, pause_after)
+        if self._faults is not None and not self._prepared:
+            self._prepared = True
+            self._faults.prepare(self)
+        for p in self.participants:
+            if p.alive and not self._ended:
+                self.play_on(p)
+        self._play(after_event)
+        if not self._ended and not any(p.alive for p in self.workers):
             self._ended = True
-            self._play([(p, end_turn(p.me)) for p in self.workers], after_event)
+            for p in self.workers:
+                if p.left:
+                    self._stage.enter(p, end_turn(p.me))
+            self._play(after_event)
             self._report_unread()
 
-    def _play(
-        self,
-        lives: Sequence[tuple[Participant, Coroutine[Any, Any, None]]],
-        after_event: Callable[[Simulation], None] | None,
-    ) -> None:
-        programs = [Program(p.me.id, life) for p, life in lives]
-        for program in programs:
-            self._events.soon(program.resume)
-        self._busy = True
-        try:
-            while self._events:
-                self._events.run_next()
-                if after_event is not None:
-                    after_event(self)
-            self._give_up_idle_turns(programs)
-        finally:
-            for program in programs:
-                program.close()
-        self._busy = False
+    def _play(self, after_event: Callable[[Simulation], None] | None) -> None:
+        self._stage.play(
+            lambda p: p.alive and not self._until.paused(p.me.steps),
+            None if after_event is None else lambda: after_event(self),
+        )
 
-    def _give_up_idle_turns(self, programs: Sequence[Program]) -> None:
-        """Nothing happens any more. A server that waits for work may; everybody else is stuck."""
-        waiting = [program for program in programs if not program.finished]
-        stuck = [p for p in waiting if self._is_stuck(self.participants[p.who])]
-        if stuck:
-            raise _deadlock([(self.participants[p.who], p) for p in stuck], self.workers)
-        for program in waiting:
-            self.participants[program.who].world.inbox.waiting = None
-
-    def _is_stuck(self, participant: Participant) -> bool:
-        return participant.worker is not None or participant.world.touched
-
-    # Lives
-
-    async def _life(self, p: Participant, until: Until) -> None:
-        if not p.started:
-            p.started = True
-            await start(p.me)
-        p.me.account.begin()
-        if p.worker is None:
-            await self._serve(p)
-        else:
-            await self._train(p, p.worker, until)
-
-    async def _train(self, p: Participant, worker: SimWorker, until: Until) -> None:
-        me = p.me
-        while not until.paused(me.steps):
-            if until.stop is not None and until.stop(self):
-                return self._leave(p)
-            batch = next(worker.batches, _NO_BATCH)
-            if batch is _NO_BATCH:
-                return self._leave(p)
-            p.batches_taken += 1
-            await self._until_first_bucket(p)
-            # Only this worker's own turns change its weights, so they are still those of the start.
-            if self._seed_torch:
-                seed_gradient(self.seed, me.id, me.steps)
-            worker.compute(batch)
-            await step_turn(me)
-            self._check_all_computed(p)
-            me.account.turned()
-            self.total_samples += me.samples
-            if until.on_step is not None:
-                until.on_step(me, self.now_ns)
-
-    async def _until_first_bucket(self, p: Participant) -> None:
-        """Let the time pass until this step's turn can begin: when the first bucket of the gradient
-        is ready, or all of it where there is only one."""
-        me, now_ns = p.me, self.now_ns
-        duration_ns = self._compute.duration_ns(me.id, len(self.workers), me.steps, self.seed)
-        if len(p.ready_shares) == 1:
-            await p.world.compute(duration_ns)
-            me.account.computed()
-            return
-        p.world.ready_ns = [now_ns + round(duration_ns * share) for share in p.ready_shares]
-        await p.world.compute(p.world.ready_ns[0] - now_ns)
-
-    def _check_all_computed(self, p: Participant) -> None:
-        if p.world.ready_ns:
-            raise ended_too_early(self.strategy)
-
-    def _leave(self, p: Participant) -> None:
-        p.left = True
-        self._post.leave(p.me.id, p.me.steps)
-        self._rounds.leave(p.me.id)
-
-    async def _serve(self, p: Participant) -> None:
-        """Turn after turn, as long as anything can still come. A turn that found nothing to do
-        is not repeated before something has happened: virtual time would stand still."""
-        found_nothing = False
-        while not (found_nothing and self._is_over(p)):
-            if found_nothing:
-                await p.world.wait_for_news()
-            p.world.touched, before = False, p.world.suspensions
-            await serve_turn(p.me)
-            p.me.account.turned()
-            found_nothing = not p.world.touched and p.world.suspensions == before
-        p.world.touched = False
-
-    def _is_over(self, p: Participant) -> bool:
-        return all(worker.left for worker in self.workers) and not self._post.expects(p.me.id)
+    def play_on(self, p: Participant) -> None:
+        """Begin the life of one who has come while others are training."""
+        self._stage.enter(p, self.lives.life(p, self._until))
 
     def _report_unread(self) -> None:
         for p in self.participants:
-            if p.world.observed:
+            if not p.gone or p.left:
                 for letter in self.unread(p.me.id):
-                    p.world.emit(
-                        Dropped(p.me.id, self.now_ns, letter.sender, p.me.id, letter.tag, "unread at the end")
-                    )
+                    self._drop(p.me.id, letter, p.me.id, "unread at the end")
+
+    def _drop(self, by: int, letter: Letter, to: int, why: str) -> None:
+        self.participants[by].world.drop(letter, to, why)
+        if self.on_dropped is not None and letter.whole:
+            self.on_dropped(letter, to)
+
+    def _double(self, letter: Letter, to: int) -> None:
+        if self.on_doubled is not None and letter.whole:
+            self.on_doubled(letter, to)
+
+    # What can be done to participants: faults use these
+
+    def at(self, time_ns: int, action: Action) -> None:
+        """Let this happen at a time, as long as somebody is there."""
+        self.events.at(time_ns, action, background=True)
+
+    def at_step(self, worker: int, step: int, action: Action) -> None:
+        """Let this happen when a worker has done so many steps."""
+        self.lives.at_step(worker, step, action)
+
+    def stop(self, worker: int) -> None:
+        """It leaves in order, before its next step."""
+        self.participants[worker].leaving = True
+
+    def kill(self, worker: int, *, notice_ns: int = NOTICE_NS) -> None:
+        """It is gone at once; what it had sent still arrives. The others hear of it `notice_ns` later."""
+        p = self.participants[worker]
+        if not p.alive:
+            return
+        p.dead, p.left = True, False
+        if p.program is not None:
+            p.program.close()
+        self.gradients.drop(worker)
+        self.post.bury(worker)
+        self.events.at(self.now_ns + notice_ns, lambda: self._notice(p))
+
+    def _notice(self, p: Participant) -> None:
+        self.post.leave(p.me.id, p.me.steps)
+        self._rounds.leave(p.me.id)
+        self._newcomers.reconsider()
+
+    def freeze(self, who: int, for_ns: int) -> None:
+        """It does nothing for so long; what it was computing takes that much longer."""
+        p = self.participants[who]
+        if p.alive:
+            self._stage.freeze(p, for_ns, self._deadline_ns)
+
+    def admit(self, worker: int) -> None:
+        """One who was absent or is dead comes (back), with the state of a live peer."""
+        self._newcomers.admit(self.participants[worker])
+
+    def leave(self, p: Participant) -> None:
+        """A worker's last step was its last."""
+        p.left = True
+        p.me.retire()
+        self.post.leave(p.me.id, p.me.steps)
+        self._rounds.leave(p.me.id)
+        self._newcomers.reconsider()
+
+    def welcome(self, who: int) -> None:
+        """An empty mailbox for one who comes (back)."""
+        self.post.welcome(who, Inbox(self.events, self.strategy.tags))
 
     # Save and resume
 
@@ -241,11 +275,14 @@ class Simulation:
             raise UsageError(
                 f"{self.strategy!r} reads peers' memory as it is, which can't be saved: no checkpoint can be taken"
             )
+        if self._faults is not None:
+            raise UsageError("a simulation with faults can't be saved: what is still to go wrong isn't in it")
         return {
             "now_ns": self.now_ns,
             "total_samples": self.total_samples,
-            "departures": dict(self._post.departures),
-            "left_ns": dict(self._post.left_ns),
+            "departures": dict(self.post.departures),
+            "left_ns": dict(self.post.left_ns),
+            "changes": list(self.post.changes),
             "participants": [checkpoint.save(p) for p in self.participants],
         }
 
@@ -259,23 +296,37 @@ class Simulation:
                 f"the checkpoint has {len(saved['participants'])} participants and this simulation "
                 f"{len(self.participants)}. Build it with the same strategy and number of workers."
             )
-        self._events.now_ns, self.total_samples = saved["now_ns"], saved["total_samples"]
-        self._post.departures.update(saved["departures"])
-        self._post.left_ns.update(saved["left_ns"])
+        self.events.now_ns, self.lives.total_samples = saved["now_ns"], saved["total_samples"]
+        self.post.departures.update(saved["departures"])
+        self.post.left_ns.update(saved["left_ns"])
+        self.post.changes[:] = saved["changes"]
         for participant, state in zip(self.participants, saved["participants"], strict=True):
             checkpoint.load(participant, state)
 
     def _check_idle(self) -> None:
-        if self._busy:
+        if self._stage.busy:
             raise FastError(
                 "this simulation is under way or ended in an error. Pause it with run(pause_after=...), "
                 "or build a new one."
             )
 
 
-def _check(strategy: Strategy, workers: int, servers: int) -> None:
+def _plain(network: Network | None, compute: ComputeModel | None) -> Cluster:
+    usual = Cluster()
+    return Cluster(compute or usual.compute, network or usual.network)
+
+
+def _check(strategy: Strategy, workers: int, servers: int, absent: Collection[int]) -> None:
     if workers < 1:
         raise UsageError("a simulation without workers; give at least one")
+    if not all(0 <= who < workers for who in absent) or len(set(absent)) >= workers:
+        raise UsageError(
+            f"absent at the start are {sorted(absent)}, of {workers} workers; at least one must be there"
+        )
+    if absent and not strategy.admits:
+        raise UsageError(
+            f"{strategy!r} can't take in workers while others train, so nobody may be absent at first"
+        )
     if strategy.topology is not None:
         strategy.topology.check(workers)
     needed = strategy.servers(workers)
@@ -284,31 +335,3 @@ def _check(strategy: Strategy, workers: int, servers: int) -> None:
             f"{strategy!r} on {workers} workers needs {needed} server replicas and got {servers}. "
             "Give one for each server, each with a copy of worker 0's weights."
         )
-
-
-def _participant(
-    world: SimWorld, replica: Replica, strategy: Strategy, worker: SimWorker | None
-) -> Participant:
-    me = Me(world, replica, strategy)
-    world.inbox.layout = replica.layout
-    world.gradient_computed = me.account.computed
-    shares = ready_shares(replica.layout, bucket_cuts(replica.layout, strategy.bucket_bytes), FORWARD_SHARE)
-    return Participant(me, world, worker, shares)
-
-
-def _deadlock(stuck: Sequence[tuple[Participant, Program]], workers: Sequence[Participant]) -> Deadlock:
-    lines = [f"  {p.name} (step {p.me.steps}) waits for {_request(program)}" for p, program in stuck]
-    free = [str(p.me.id) for p in workers if p.me.id not in {s.me.id for s, _ in stuck}]
-    others = f"\nworkers {', '.join(free)} have left or paused." if free else ""
-    return Deadlock(
-        "nothing can happen any more, and somebody still waits:\n"
-        + "\n".join(lines)
-        + others
-        + "\nEvery letter that is waited for must be sent to the one who waits, under the same tag, and all "
-        "members of a mean must come to it.",
-        peers=[p.me.id for p, _ in stuck],
-    )
-
-
-def _request(program: Program) -> str:
-    return program.waits_for.describe() if program.waits_for is not None else "nothing"

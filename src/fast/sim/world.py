@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -14,19 +14,24 @@ from fast.collectives.performing import Performer
 from fast.core import Letter, Need, Reduction, World
 from fast.core.framing import header_of
 from fast.core.seeds import stream_seed
-from fast.core.world import Kind, Link, Pause, Round, is_round
+from fast.core.world import Kind, Labour, Pause, Round, is_round
 from fast.errors import FastError, UsageError
+from fast.membership import Change
+from fast.sim.arithmetic import Arithmetic
+from fast.sim.cluster import NS_PER_S, Cores, Work
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox, LetterWait, NewsWait
+from fast.sim.interference import Interference
 from fast.sim.post import Post
 from fast.sim.programs import Computing, Request
-from fast.sim.rounds import MeanWait, Rounds
+from fast.sim.rounds import NAMED, MeanWait, Rounds
 from fast.trace import Dropped, Observer, Record, Waited
 from fast.view import View
-from fast.wire import decode_header, encode_header
+from fast.wire import HEADER_BYTES, decode_header, encode_header
 
 READ_SLICES = 8
 """A one-sided read sees each of so many slices at a time of its own: it may be torn by writes in between."""
+_PLAIN = bytes(HEADER_BYTES)
 
 
 @dataclass(frozen=True)
@@ -38,37 +43,63 @@ class Surroundings:
     events: Events
     post: Post
     rounds: Rounds
-    observers: Sequence[Observer]
-    windows: dict[tuple[int, str], Tensor]
+    observers: Sequence[Observer] = ()
+    work: Work | None = None
+    """None where local work takes no time."""
+    cores: Cores | None = None
+    faults: Interference | None = None
+    spoil_letters: bool = False
+    """Whether letters are made useless when their turn is over, as memory that is used again would be."""
+    windows: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     """What participants have published, by their ids and its name."""
 
 
 @final
 class SimWorld(World):
-    """One participant's world. Its waits yield to the simulation's event loop."""
+    """One participant's world. Its waits yield to the simulation's event loop.
 
-    def __init__(self, id_: int, surroundings: Surroundings, inbox: Inbox) -> None:
+    Local work (an optimizer's step, a copy) happens inside a turn, which can't stand still there. So
+    its time is owed: `now` is ahead of the events by it, letters leave that much later, and the time
+    passes at the next wait or at the end of the turn.
+    """
+
+    observed = False
+
+    def __init__(self, id_: int, surroundings: Surroundings, inbox: Inbox, *, life: int = 0) -> None:
         self.id = id_
         self.start_view = surroundings.view
         self.inbox = inbox
-        self.random = Random(stream_seed(surroundings.seed, "draw", id_))
+        self.seed = surroundings.seed
+        words = ("draw", id_, life) if life else ("draw", id_)
+        self.random = Random(stream_seed(self.seed, *words))
         self.touched = False
         """Whether the turn under way has read or sent anything; until then it can be given up."""
         self.suspensions = 0
         """How often a program of this participant really had to wait."""
         self._events, self._post, self._rounds = surroundings.events, surroundings.post, surroundings.rounds
-        self._observers = surroundings.observers
-        self.seed = surroundings.seed
-        network = surroundings.post.network
-        self.link = Link(network.latency_s, network.rate_bytes_per_s)
+        self._observers, self._faults = surroundings.observers, surroundings.faults
+        self.observed = bool(self._observers)
+        self._work, self._cores = surroundings.work, surroundings.cores
+        self._owed_ns = 0
+        self._is_server = id_ in surroundings.view.servers
+        self.link = surroundings.post.traffic.link(id_, self._somebody())
         self.ready_ns: Sequence[int] = ()
         """When the buckets of the gradient under way are computed; empty once all of it is."""
         self.gradient_computed: Callable[[], None] = lambda: None
+        self.on_step: Callable[[int], None] = lambda steps: None
         self._windows = surroundings.windows
+        self._spoil, self._taken = surroundings.spoil_letters, list[Letter]()
+        self._plain: set[tuple[str, torch.dtype, int] | None] = set()
+        """Kinds of letters whose header has the usual size, whatever their numbers are."""
         self.performer = Performer(self)
+        counts = self._work is not None and self._work.counts
+        self.arithmetic = Arithmetic(self._merged) if counts else None
+
+    def _somebody(self) -> int:
+        return next((peer for peer in reversed(self.start_view.workers) if peer != self.id), self.id)
 
     def now(self) -> int:
-        return self._events.now_ns
+        return self._events.now_ns + self._owed_ns
 
     def draw(self) -> float:
         return self.random.random()
@@ -76,88 +107,197 @@ class SimWorld(World):
     def departures(self) -> Mapping[int, int]:
         return self._post.departures
 
+    def changes(self) -> Sequence[Change]:
+        return self._post.changes
+
+    def view_at(self, step: int | None, period: int) -> View:
+        """The same for everybody who is alive, so that thousands don't each work it out."""
+        if self.id in self._post.departures:
+            return super().view_at(step, period)
+        return self._post.views.now() if step is None else self._post.views.at(step, period)
+
+    def stepped(self, steps: int) -> None:
+        self.on_step(steps)
+
+    # Local work
+
+    def working(self) -> None:
+        if self.arithmetic is not None:
+            self.arithmetic.paused = True
+
+    def worked(self, on: Labour, nbytes: int) -> None:
+        self._at_own_work()
+        if self._work is not None:
+            self._owed_ns += self._work.cost_ns(on, nbytes, self._is_server)
+
+    def _at_own_work(self) -> None:
+        if self.arithmetic is not None:
+            self.arithmetic.paused = False
+
+    def _merged(self, nbytes: int) -> None:
+        if self._work is not None:
+            self._owed_ns += self._work.cost_ns(Labour.MERGE, nbytes, self._is_server)
+
+    async def catch_up(self) -> None:
+        """Let the time of the work pass that has been done so far."""
+        if not self._owed_ns or self.polled:
+            return
+        work_ns, self._owed_ns = self._owed_ns, 0
+        await self.occupy(work_ns)
+
+    async def occupy(self, work_ns: int) -> None:
+        """Let the time of this work pass, on a core of this host if they are few: in turns with the others."""
+        if self._cores is None or self._work is None:
+            await self.compute(work_ns)
+            return
+        while work_ns > 0:
+            slice_ns = min(work_ns, self._work.slice_ns)
+            work_ns -= slice_ns
+            ends_ns = self._cores.run(self.id, slice_ns, self._events.now_ns)
+            await self.compute(ends_ns - self._events.now_ns)
+
+    def outgoing(self, tensor: Tensor) -> Tensor:
+        return tensor if self._faults is None else self._faults.sent_by(self.id, tensor, self.now())
+
     # Letters
 
     def send(self, to: tuple[int, ...], letter: Letter) -> None:
         self.touched = True
-        reachable = [peer for peer in to if peer not in self._post.departures]
-        for peer in to:
-            if peer in self._post.departures:
-                self._drop(letter, peer)
+        gone = self._post.departures
+        reachable = to if not gone else tuple(peer for peer in to if peer not in gone)
+        if len(reachable) < len(to):
+            for peer in to:
+                if peer in gone:
+                    self._post.drop(self.id, letter, peer, f"peer {peer} has left")
         if not reachable:
             return
-        header, payload_bytes = (
-            encode_header(header_of(letter)),
-            letter.tensor.numel() * letter.tensor.element_size(),
-        )
-        tensor = letter.tensor.detach().clone(memory_format=torch.contiguous_format)
+        header = self._header(letter)
+        payload_bytes = letter.tensor.numel() * letter.tensor.element_size()
+        self.working()
+        if self._work is not None:
+            self._owed_ns += self._work.cost_ns(Labour.SEND, payload_bytes, self._is_server, len(reachable))
+        tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
+        self._at_own_work()
+        private, leaves_ns = len(reachable) == 1, self.now()
         for peer in reachable:
             # The note goes through its bytes: what the real world refuses is refused here too,
             # and no two participants ever hold the same list.
             note = decode_header(header).note if letter.note else {}
-            copy = replace(letter, tensor=tensor, note=note, private=len(reachable) == 1)
-            self._post.send(peer, copy, len(header) + payload_bytes)
+            copy = _copy(letter, tensor, note, private)
+            self._post.send(peer, copy, len(header) + payload_bytes, leaves_ns)
 
-    def _drop(self, letter: Letter, to: int) -> None:
-        if self.observed:
-            self.emit(Dropped(self.id, self.now(), letter.sender, to, letter.tag, f"peer {to} has left"))
+    def _header(self, letter: Letter) -> bytes:
+        """What is refused in the real world is refused here too. That takes most of the time of sending a
+        small letter, so one that has nothing but values is weighed, once the first of its kind was taken."""
+        plain = not letter.note and letter.codec is None and letter.present is None and len(letter.steps) == 1
+        kind = (letter.tag, letter.tensor.dtype, letter.tensor.dim()) if plain else None
+        if kind in self._plain:
+            return _PLAIN
+        header = encode_header(header_of(letter))
+        if kind is not None and len(header) == HEADER_BYTES:
+            self._plain.add(kind)
+        return header
+
+    def drop(self, letter: Letter, to: int, why: str) -> None:
+        """Report that nobody will read this letter."""
+        if self.observed and letter.whole:
+            self.emit(
+                Dropped(self.id, self.now(), letter.sender, to, letter.tag, why, letter.steps, letter.letters)
+            )
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
         letters = self.inbox.mailbox.take(tag, senders)
-        self.touched |= bool(letters)
+        if letters:
+            self.touched = True
+            self._read(letters)
         return letters
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
         letter = self.inbox.mailbox.take_one(tag, sender)
-        self.touched |= letter is not None
+        if letter is not None:
+            self.touched = True
+            self._read([letter])
         return letter
+
+    def _read(self, letters: Sequence[Letter]) -> None:
+        if self._work is not None:
+            for letter in letters:
+                self.worked(Labour.READ, letter.tensor.numel() * letter.tensor.element_size())
+        if self._spoil:
+            for letter in letters:
+                letter.tensor = letter.tensor.clone()
+            self._taken += letters
 
     def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
         return not self._missing(tag, peers, need)
 
     async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         missing = self._missing(tag, peers, need)
+        if missing and self._owed_ns:
+            await self.catch_up()
+            missing = self._missing(tag, peers, need)
         if not missing:
             return
         since_ns = self.now()
-        for peer in missing:
+        for peer in missing if self._post.departures else ():
             if peer in self._post.departures:
                 self._post.tell_later(peer, self.id)
-        self.inbox.waiting = wait = LetterWait(tag, missing, need)
+        await self._await_mail(LetterWait(tag, missing, need), missing)
+        on = missing if len(missing) <= NAMED else ()
+        self._report_wait(on, "mean" if is_round(tag) else tag, since_ns, self.now())
+
+    async def _await_mail(self, wait: LetterWait | NewsWait, peers: tuple[int, ...] = ()) -> None:
+        self.inbox.waiting = wait
+        self._post.waits(self.id, peers)
         self.suspensions += 1
         await wait
         self.inbox.waiting = None
-        self._report_wait(missing, "mean" if is_round(tag) else tag, since_ns, self.now())
+        self._post.waited(self.id, peers)
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
-        gone = {peer for peer in peers if peer in self._post.departures and self._post.is_gone(peer, self.id)}
+        left = self._post.departures
         if need is Need.ANY:
-            return () if gone or self.inbox.mailbox.has_any(tag) else peers
-        return tuple(peer for peer in peers if peer not in gone and not self.inbox.mailbox.has(tag, peer))
+            enough = self.inbox.mailbox.has_any(tag) or not peers
+            return () if enough or (left and self._has_gone(peers)) else peers
+        missing = self.inbox.mailbox.lacks(tag, peers)
+        if not left or not missing:
+            return missing
+        return tuple(peer for peer in missing if not self._post.is_gone(peer, self.id))
+
+    def _has_gone(self, peers: tuple[int, ...]) -> bool:
+        """Whether any of these is gone: the fewer of them and of those who have left are gone through."""
+        left = self._post.departures
+        if len(left) < len(peers):
+            among = frozenset(peers)
+            return any(peer in among and self._post.is_gone(peer, self.id) for peer in left)
+        return any(self._post.is_gone(peer, self.id) for peer in peers)
 
     async def wait_for_news(self) -> None:
         """Until anything arrives or anybody leaves: a server that has nothing to do."""
-        wait, since_ns = NewsWait(), self.now()
-        self.inbox.waiting = wait
-        self.suspensions += 1
-        await wait
+        await self.catch_up()
+        since_ns = self.now()
+        await self._await_mail(NewsWait())
         self._report_wait((), "news", since_ns, self.now())
 
     # Collectives
 
     async def collective(self, round_: Round) -> Reduction:
-        if self.id not in round_.among:
+        everybody = round_.among is self.start_view.workers  # ten thousand, in which to look takes long
+        if self._is_server if everybody else self.id not in round_.among:
             raise UsageError(
                 f"participant {self.id} asked for the mean among {round_.among}, to which it doesn't belong. "
                 "Only members may ask; servers receive letters instead."
             )
         self.touched = True
+        await self.catch_up()
         plain = round_.kind is Kind.MEAN and round_.coder is None
         if not plain or round_.algorithm != "auto":
             return await self.performer.perform(round_)
         wait, since_ns = MeanWait(round_), self.now()
+        self.working()
         self._rounds.join(self.id, wait)
+        self._at_own_work()
         if self.polled:
             while not wait.fulfilled:
                 await Pause(lambda: wait.fulfilled, lambda: self._await_mean(wait, self.now()))
@@ -180,9 +320,9 @@ class SimWorld(World):
     # Computing
 
     async def compute(self, duration_ns: int) -> None:
-        """Let the time pass that this step's gradient takes."""
+        """Let the time pass that something takes."""
         request = Computing()
-        self._events.at(self.now() + duration_ns, request.resume)
+        self._events.at(self._events.now_ns + duration_ns, request.resume)
         if not self.polled:
             await request
         while not request.fulfilled:
@@ -207,28 +347,32 @@ class SimWorld(World):
         if window is None:
             return None
         self.touched, since_ns = True, self.now()
-        link = self._post.network.between(peer, self.id)
+        traffic = self._post.traffic
+        link = traffic.link(peer, self.id)
         copy = torch.empty_like(window)
         arriving = copy.view(-1).chunk(READ_SLICES)
-        await self.compute(2 * link.latency_ns)
+        await self.compute(2 * traffic.latency_ns(peer, self.id))
         for slice_, source in zip(arriving, window.reshape(-1).chunk(READ_SLICES), strict=True):
             slice_.copy_(source)
-            await self.compute(link.sending_ns(slice_.numel() * slice_.element_size()))
+            nbytes = slice_.numel() * slice_.element_size()
+            await self.compute(round(nbytes / link.rate_bytes_per_s * NS_PER_S))
         self._report_wait((peer,), name, since_ns, self.now())
         return copy
 
     # Reports
 
     def turn_ended(self) -> None:
-        """Nothing to do: each letter has memory of its own."""
+        """Each letter has memory of its own, so there is nothing to give back; but who reads a letter
+        after its turn would read something else on real workers, and is shown so if asked."""
+        if self._taken:
+            for letter in self._taken:
+                if letter.tensor.is_floating_point():
+                    letter.tensor.fill_(torch.nan)
+            self._taken.clear()
 
     def emit(self, record: Record) -> None:
         for observer in self._observers:
             observer(record)
-
-    @property
-    def observed(self) -> bool:
-        return bool(self._observers)
 
     def _report_wait(self, on: tuple[int, ...], why: str, since_ns: int, until_ns: int) -> None:
         if self.observed and until_ns > since_ns:
@@ -237,3 +381,11 @@ class SimWorld(World):
 
 async def _await(request: Request) -> None:
     await request
+
+
+def _copy(letter: Letter, tensor: Tensor, note: dict[str, Any], private: bool) -> Letter:
+    """`dataclasses.replace` does the same and takes longer than everything else in a send."""
+    return Letter(
+        letter.sender, letter.tag, tensor, letter.steps, letter.view, letter.version, letter.weight, note,
+        letter.present, private, letter.codec, letter.dtype, letter.shape, letter.part, letter.letters,
+    )  # fmt: skip

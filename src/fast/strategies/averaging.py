@@ -26,6 +26,8 @@ class AllReduce(Strategy):
         self.codec, self.algorithm, self.order = codec, algorithm, order
         self.bucket_bytes = bucket_bytes
         self.identity_alone = codec is None or not codec.has_momentum
+        # Other rounds than the plain mean go over letters: who takes part is agreed on for good.
+        self.admits = self.survives_death = codec is None and algorithm == "auto"
 
     async def step(self, me: Me) -> None:
         mean = me.mean_gradient(
@@ -46,6 +48,7 @@ class LocalSteps(Strategy):
 
     synchronous = True
     identity_alone = True
+    admits = True
     knobs = MappingProxyType({"tau": (4, 25)})
 
     def __init__(self, *, tau: int) -> None:

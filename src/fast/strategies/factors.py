@@ -43,7 +43,7 @@ class FactorBroadcast(Strategy):
         offers: dict[int, Offers] = {me.id: own}
         samples = {me.id: float(me.samples)}
         for peer, letter in letters.items():
-            offers[peer] = unpack(letter.tensor, me.state, me.gradient.dtype)
+            offers[peer] = unpack(letter.tensor, me.state, me.gradient.dtype, like=own)
             samples[peer] = letter.weight
         me.apply(await self._merged(me, offers, samples))
 

@@ -27,6 +27,9 @@ class PushGossip(Strategy):
     with probability p halve the share and send it with the weights to a random worker."""
 
     identity_alone = True
+    conserves = "share"
+    survives_loss = True
+    admits = True
     tags = (Tag("gossip", carries=WEIGHTS, fold=fold_shares),)
     knobs = MappingProxyType({"p": (0.1, 0.5)})
 
@@ -34,12 +37,13 @@ class PushGossip(Strategy):
         self.p = p
 
     def state(self, me: Me) -> Share:
-        return Share(1.0 / len(me.workers))
+        """Who comes late has no share, so the first letter that it gets is all that it becomes."""
+        return Share(0.0 if me.fresh else 1.0 / len(me.workers))
 
     async def step(self, me: Me) -> None:
         self._include(me)
         me.apply(me.gradient)
-        if me.random() < self.p and me.peers:
+        if me.random() < self.p and len(me.workers) > 1 and me.state.share:
             me.state.share /= 2
             me.send(me.pick_peer(), me.weights, tag="gossip", share=me.state.share)
 

@@ -17,6 +17,7 @@ class MixNeighbours(Strategy):
 
     synchronous = True
     identity_alone = True
+    admits = True
     tags = (Tag("mix", carries=WEIGHTS),)
 
     def __init__(self, *, topology: Topology) -> None:
@@ -54,6 +55,7 @@ class NeighbourGradients(Strategy):
     ) -> None:
         self.topology, self.rule, self.what, self.bucket_bytes = topology, rule, send, bucket_bytes
         self.tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum, codec=codec),)
+        self.admits = self.survives_loss = bucket_bytes is None  # what comes in pieces needs all of them
         if bucket_bytes is not None:
             self.knobs = MappingProxyType({})  # what is merged can't be sent in buckets
 

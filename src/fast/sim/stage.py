@@ -1,0 +1,109 @@
+"""The stage: the programs that are under way, and the loop that lets the events happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, final
+
+from fast.errors import Deadlock, PeerSilent
+from fast.sim.events import Events
+from fast.sim.participant import Participant
+from fast.sim.programs import Computing, Program
+from fast.sim.waiting import Waiting, picture
+from fast.view import View
+
+
+@final
+class Stage:
+    """Plays the lives of participants until nothing happens any more."""
+
+    def __init__(self, events: Events, participants: Sequence[Participant], view: View) -> None:
+        self.events = events
+        self.busy = False
+        """A play is under way, or ended in an error."""
+        self._participants, self._view = participants, view
+        self._programs: list[Program] = []
+
+    def enter(self, p: Participant, life: Coroutine[Any, Any, None]) -> None:
+        """Let this participant's program begin now."""
+        p.program = Program(p.me.id, life, self._postpone)
+        self._programs.append(p.program)
+        self.events.soon(p.program.resume)
+
+    def play(self, on: Callable[[Participant], bool], after_event: Callable[[], None] | None) -> None:
+        """Until all programs have ended; `on` says whether a worker still has something to do."""
+        self.busy, events = True, self.events
+        try:
+            while events and not (events.only_background and not self._needed(on)):
+                events.run_next()
+                if after_event is not None:
+                    after_event()
+            stuck = self._needed(on)
+            if stuck:
+                raise self._deadlock(stuck)
+        finally:
+            for program in self._programs:
+                self._participants[program.who].world.inbox.waiting = None
+                program.close()
+            self._programs.clear()
+        self.busy = False
+
+    def _needed(self, on: Callable[[Participant], bool]) -> list[Program]:
+        """Programs that must still go on. A server that waits for work may be given up where no worker
+        is left that could bring any."""
+        unfinished = [program for program in self._programs if not program.finished]
+        working = any(p.worker is not None and on(p) for p in self._participants)
+        return [program for program in unfinished if working or not self._is_idle(program)]
+
+    def _is_idle(self, program: Program) -> bool:
+        p = self._participants[program.who]
+        return p.worker is None and not p.world.touched and not isinstance(program.waits_for, Computing)
+
+    def _deadlock(self, stuck: Sequence[Program]) -> Deadlock:
+        waits = {program.who: self._waiting(program) for program in stuck}
+        return Deadlock(picture(waits, self._view), peers=tuple(waits))
+
+    def _waiting(self, program: Program) -> Waiting:
+        p, request = self._participants[program.who], program.waits_for
+        whom, what = (request.whom(), request.describe()) if request is not None else ((), "nothing")
+        return Waiting(p.name, p.me.steps, whom, what)
+
+    # Who is frozen
+
+    def freeze(self, p: Participant, for_ns: int, deadline_ns: int) -> None:
+        """It does nothing for so long; what it was computing takes that much longer."""
+        p.silent_until_ns = max(p.silent_until_ns, self.events.now_ns + for_ns)
+        if p.program is not None and isinstance(p.program.waits_for, Computing):
+            p.lost_ns += for_ns
+        else:
+            p.frozen_until_ns = max(p.frozen_until_ns, self.events.now_ns + for_ns)
+        if for_ns > deadline_ns:
+            give_up_ns = self.events.now_ns + deadline_ns
+            self.events.at(give_up_ns, lambda: self._give_up(p, deadline_ns), background=True)
+
+    def _postpone(self, program: Program) -> bool:
+        """Whether who is frozen goes on later."""
+        p, now_ns = self._participants[program.who], self.events.now_ns
+        if p.frozen_until_ns > now_ns:
+            self.events.at(p.frozen_until_ns, program.resume)
+            return True
+        if p.lost_ns and isinstance(program.waits_for, Computing):
+            self.events.at(now_ns + p.lost_ns, program.resume)
+            p.lost_ns = 0
+            return True
+        return False
+
+    def _give_up(self, frozen: Participant, deadline_ns: int) -> None:
+        """Who waits for one that has been silent for the whole deadline says so."""
+        silent = frozen.silent_until_ns > self.events.now_ns
+        for program in list(self._programs) if silent and frozen.alive else ():
+            request = program.waits_for
+            if request is not None and frozen.me.id in request.whom():
+                program.fail(
+                    PeerSilent(
+                        f"{frozen.name} has given no sign of life for {deadline_ns / 1e9:g} s; it had done "
+                        f"{frozen.me.steps} steps, and participant {program.who} waits for "
+                        f"{request.describe()}. A longer deadline waits longer.",
+                        peers=(frozen.me.id,),
+                    )
+                )
