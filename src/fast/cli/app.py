@@ -7,8 +7,10 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
+from fast.cli.calibrate import calibrate_command
 from fast.cli.compare import compare_command
 from fast.cli.data import data_command
+from fast.cli.replay import replay_command
 from fast.cli.report import report_command
 from fast.cli.run import run_command
 from fast.cli.simulate import simulate_command
@@ -31,8 +33,10 @@ def make_app() -> typer.Typer:
     )
     passing_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": True}
     app.command("run", context_settings=passing_on)(run_command)
+    app.command("replay")(replay_command)
     app.command("compare")(compare_command)
     app.command("simulate")(simulate_command)
+    app.command("calibrate")(calibrate_command)
     app.command("report")(report_command)
     app.command("strategies")(strategies_command)
     app.command("tasks")(tasks_command)

@@ -14,6 +14,8 @@ from fast.cli.display import RunDisplay, end_of
 from fast.engine import Job, LocalEngine
 from fast.errors import UsageError
 from fast.loop.loading import strategy_from
+from fast.runtime.journal import check_recordable
+from fast.runtime.record import check_free
 
 
 def run_command(
@@ -33,6 +35,10 @@ def run_command(
     deadline: Annotated[
         float, typer.Option(help="Seconds without a sign of life until a peer is given up.")
     ] = 60.0,
+    record: Annotated[
+        str | None,
+        typer.Option(help="Write down in this new folder what `fast replay` needs to repeat the run."),
+    ] = None,
     json: Annotated[
         str | None, typer.Option("--json", help="Write how it ended to this file; - is stdout.")
     ] = None,
@@ -50,6 +56,10 @@ def run_command(
         chosen = strategy_from(strategy)
         if chosen.topology is not None:
             chosen.topology.check(workers)
+        if record is not None:
+            check_recordable(chosen)
+    if record is not None:
+        check_free(Path(record))
     job = Job(
         workers=workers,
         entry="fast.loop.script:run_script",
@@ -61,13 +71,17 @@ def run_command(
         threads=threads or threads_per_worker(workers),
         preload=["fast", "torch._dynamo"],  # which torch imports when the first optimizer is made
         folder=os.getcwd(),
+        record=None if record is None else str(Path(record).resolve()),
     )
     with LocalEngine() as engine, RunDisplay(script, workers) as display:
         outcome = engine.run(job, display)
-    return end_of(outcome, json, display.summary())
+    code = end_of(outcome, json, display.summary())
+    if record is not None:
+        print(f"fast: recorded in {record}; to repeat it: fast replay {record}", file=sys.stderr)
+    return code
 
 
-_OPTIONS = ("--workers", "--strategy", "--seed", "--threads", "--deadline", "--json")
+_OPTIONS = ("--workers", "--strategy", "--seed", "--threads", "--deadline", "--record", "--json")
 
 
 def check_passed_on(arguments: list[str]) -> None:

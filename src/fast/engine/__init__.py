@@ -1,7 +1,7 @@
-"""How workers are started and found: processes on this machine, or threads for tests.
+"""How workers are started and found: processes on this machine, or threads for tests and replays.
 
-Job: start participants, give each its seat, watch them, and leave nothing behind.
-May import: runtime, transport, strategies, collectives, core, view, errors.
+Job: start participants, give each its seat, watch them, and leave nothing behind; repeat a recorded run.
+May import: runtime, transport, strategies, collectives, core, view, trace, errors.
 Never: knows what runs inside a worker; it is told the name of a function.
 """
 

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fast.engine.messages import Channel, Failure, Job, Outcome
+from fast.runtime.record import Header, create_record
 
 __all__ = ["Failure", "Job", "LocalEngine", "Outcome"]
 
@@ -28,7 +30,9 @@ class LocalEngine:
 
     def run(self, job: Job, listen: Listener = lambda message: None) -> Outcome:
         """Run one job to its end. `listen` gets every event: lines, progress, pids."""
-        channel = self._start()
+        if job.record is not None:
+            create_record(Path(job.record), _header(job))
+        channel = self._start(None if job.record is None else "0")
         channel.send({"do": "run", "job": msgspec.to_builtins(job)})
         try:
             for message in channel.messages():
@@ -46,12 +50,13 @@ class LocalEngine:
         if self._channel is not None:
             self._channel.send({"do": "stop", "why": why})
 
-    def _start(self) -> Channel:
+    def _start(self, hash_seed: str | None) -> Channel:
+        """The host, if it doesn't run already."""
         if self._channel is None:
             ours, theirs = socket.socketpair()
             os.set_inheritable(theirs.fileno(), True)
             command = [sys.executable, "-m", "fast.engine.host", str(theirs.fileno()), str(os.getpid())]
-            environment = os.environ | dict.fromkeys(_SINGLE_THREADED, "1")
+            environment = environment_of_workers(os.environ.get("PYTHONHASHSEED", hash_seed))
             self._process = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), env=environment, start_new_session=True
             )
@@ -71,3 +76,26 @@ class LocalEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def environment_of_workers(hash_seed: str | None) -> dict[str, str]:
+    """What the workers' host gets: this process's own environment, but nobody takes all cores for itself;
+    and where a run is to be repeated, the order of sets is the same each time."""
+    environment = os.environ | dict.fromkeys(_SINGLE_THREADED, "1")
+    return environment if hash_seed is None else environment | {"PYTHONHASHSEED": hash_seed}
+
+
+def _header(job: Job) -> Header:
+    return Header(
+        script=job.arguments.get("script"),
+        entry=job.entry,
+        arguments=job.arguments,
+        server_entry=job.server_entry,
+        server_arguments=job.server_arguments,
+        strategy=job.strategy,
+        workers=job.workers,
+        seed=job.seed,
+        deadline_s=job.deadline_s,
+        threads=job.threads,
+        folder=job.folder or os.getcwd(),
+    )

@@ -28,6 +28,8 @@ class Job(msgspec.Struct):
     preload: list[str] = []
     """Modules that the host imports once, before it forks."""
     folder: str | None = None
+    record: str | None = None
+    """A new folder in which everybody writes down what its world answers."""
 
 
 class Failure(msgspec.Struct):

@@ -22,6 +22,8 @@ from fast.core import Strategy
 from fast.engine.messages import Channel, Job
 from fast.engine.seat import Seat, seated
 from fast.errors import FastError, UsageError
+from fast.runtime import Recorder
+from fast.runtime.journal import seed_script
 from fast.transport import ShmTransport
 
 _PR_SET_PDEATHSIG = 1
@@ -92,34 +94,56 @@ def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
     )
 
 
+def make_journal(id: int, job: Job) -> Recorder | None:
+    """Of a run that is recorded; then the script's random numbers start from known ones too."""
+    if job.record is None:
+        return None
+    seed_script(job.seed, id)
+    return Recorder(Path(job.record), id, job.threads)
+
+
 def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) -> NoReturn:
     """Run the body, tell the host how it ended, and go."""
     code = 0
+
+    def report(message: str, **more: Any) -> None:
+        if seat.journal is not None:
+            with contextlib.suppress(FastError):  # the record itself may be what failed
+                seat.journal.raised(message)
+        channel.send({"event": "failed", "message": message, **more})
+
     try:
         faulthandler.enable()
         keep_freed_memory()
         torch.set_num_threads(job.threads)
         if job.folder:
             os.chdir(job.folder)
+        seat.journal = make_journal(seat.id, job)
         with seated(seat):
             result = body()
         channel.send({"event": "result", "value": result})
     except SystemExit as stop:
         code = _exit_code(stop)
         if code:
-            channel.send({"event": "failed", "message": f"the script ended with exit code {code}"})
+            report(f"the script ended with exit code {code}")
     except UsageError as error:
         code = 2
-        channel.send({"event": "failed", "message": str(error), "usage": True})
+        report(str(error), usage=True)
     except FastError as error:  # its message says all; the frames are ours
         code = 1
-        channel.send({"event": "failed", "message": str(error)})
+        report(str(error))
     except BaseException as error:
         code = 1
-        text = "".join(traceback.format_exception(type(error), error, _users_frames(error)))
-        summary = traceback.format_exception_only(error)[-1].strip()
-        channel.send({"event": "failed", "message": summary, "traceback": text})
+        report(summary_of(error), traceback=traceback_of(error))
     _leave(code)
+
+
+def summary_of(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def traceback_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(type(error), error, _users_frames(error)))
 
 
 def _users_frames(error: BaseException) -> TracebackType | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.runtime import Journal
 from fast.transport import MemoryHub, MemoryTransport, Transport
 
 
@@ -30,6 +31,8 @@ class Seat:
     strategy: str | None = None
     """What the command line asks for; overrides what the script says."""
     deadline_s: float = 60.0
+    journal: Journal | None = None
+    """What records this participant, or gives it a record's answers."""
     sessions: list[Any] = field(default_factory=list)
     """What has been joined here."""
     epochs: dict[int, tuple[Any, int]] = field(default_factory=dict)

@@ -89,8 +89,8 @@ class _ShardedLoader:
                 stream_seed(_seed(seat), "loader", seat.id, epoch)
             )
         batches = DataLoader(loader.dataset, batch_sampler=_Fixed([s[0] for s in slices]), **options)
-        for batch, (_, counts) in zip(batches, slices, strict=True):
-            _count(seat, counts)
+        for batch, (indices, counts) in zip(batches, slices, strict=True):
+            _count(seat, counts, indices)
             yield batch
 
 
@@ -138,15 +138,12 @@ def slices_of(order: Sequence[int], workers: int, worker: int, size: int, *, dro
     """What one worker sees of a global order, step by step."""
     steps: list[Slice] = []
     for start in range(0, len(order), workers * size):
-        step = list(order[start : start + workers * size])
-        if len(step) == workers * size:
-            mine = step[worker * size : (worker + 1) * size]
-        elif drop_last:
+        held = min(len(order) - start, workers * size)
+        if drop_last and held < workers * size:
             break
-        else:
-            edges = [len(step) * k // workers for k in range(workers + 1)]
-            mine = step[edges[worker] : edges[worker + 1]]
-        steps.append((mine, len(mine)) if mine else (step[:1], 0))
+        first, last = held * worker // workers, held * (worker + 1) // workers
+        mine = list(order[start + first : start + last])
+        steps.append((mine, len(mine)) if mine else (list(order[start : start + 1]), 0))
     return steps
 
 
@@ -206,10 +203,12 @@ class _Stream:
             yield batch
 
 
-def _count(seat: Seat, samples: int) -> None:
+def _count(seat: Seat, samples: int, indices: Sequence[int] | None = None) -> None:
     """For the next step. What is looked at without gradients (an evaluation) is not trained on."""
     if not torch.is_grad_enabled():
         return
+    if seat.journal is not None and indices is not None:
+        seat.journal.sampled(indices)
     for session in seat.sessions:
         session.count(samples)
 

@@ -19,6 +19,7 @@ from fast.errors import NotFinite, UsageError
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session
 from fast.runtime import WorkerRuntime, seed_gradient
+from fast.runtime.journal import Done
 from fast.strategies.calls import short_call
 from fast.trace import Observer
 from fast.view import View
@@ -55,7 +56,7 @@ def join(
     chosen = _choose(seat, strategy)
     _check(model, optimizer)
     if seat.workers == 1 and chosen.identity_alone:
-        session = _join_alone(seat, model, optimizer, before_apply, check_finite)
+        session = _join_alone(seat, model, optimizer, chosen, before_apply, check_finite)
     else:
         options = _Options(before_apply, check_finite, accumulate, observers)
         session = _join_others(seat, model, optimizer, chosen, options)
@@ -113,6 +114,7 @@ def _join_alone(
     seat: Seat,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
     before_apply: Callable[[], None] | None,
     check_finite: bool,
 ) -> Session:
@@ -126,7 +128,10 @@ def _join_alone(
                 before_apply()
 
         optimizer.register_step_pre_hook(before_step)
-    transport, steps = seat.connect(), 0
+    transport, steps, journal = seat.connect(), 0, seat.journal
+
+    def weights() -> torch.Tensor:
+        return torch.cat([p.detach().cpu().reshape(-1).view(torch.uint8) for p in model.parameters()])
 
     def after_step(*_: Any) -> None:
         nonlocal steps
@@ -134,11 +139,16 @@ def _join_alone(
         transport.set_progress(steps, 0)
         if seat.seed is not None:
             seed_gradient(seat.seed, seat.id, steps)
+        if journal is not None:
+            journal.stepped(Done(steps, 1, view_of(1, 0), weights))
 
     optimizer.register_step_post_hook(after_step)
     if seat.seed is not None:
         seed_gradient(seat.seed, seat.id, 0)
-    return Session(model, optimizer, None)
+    if journal is None:
+        return Session(model, optimizer, None)
+    journal.joined(strategy)
+    return Session(model, optimizer, None, at_end=lambda: journal.ended(steps, weights))
 
 
 def _check_finite(model: nn.Module) -> None:
@@ -194,6 +204,7 @@ def _join_others(
         deadline_s=seat.deadline_s,
         observers=options.observers,
         say=seat.say,
+        journal=seat.journal,
     )
     session = Session(model, optimizer, runtime)
     _take_over_step(optimizer, session, runtime, replica)

@@ -32,4 +32,5 @@ def serve(
         observers=observers,
         after_turn=after_turn,
         say=seat.say,
+        journal=seat.journal,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ class Session:
     """None with one worker and a strategy that is the identity then: nothing has to run."""
     pending_samples: int | None = field(default=None)
     """Samples that `shard` or `own` has handed out since the last step; None if neither is used."""
+    at_end: Callable[[], None] = field(default=lambda: None)
+    """Called when the work is over and no runtime has to be closed."""
 
     def count(self, samples: int) -> None:
         self.pending_samples = samples + (self.pending_samples or 0)
@@ -59,3 +62,5 @@ def close_sessions(seat: Seat) -> None:
     for session in seat.sessions:
         if session.runtime is not None:
             session.runtime.close()
+        else:
+            session.at_end()

@@ -1,13 +1,14 @@
 """The real world: drives a strategy over a transport.
 
-Job: mailboxes and outboxes, waiting with one deadline, start and end of a training.
+Job: mailboxes and outboxes, waiting with one deadline, start and end of a training; recording it.
 May import: strategies' contracts in core, transport, collectives, membership, wire, view, trace, errors.
 Never: starts processes (engine does), or knows torch modules (adapters do): it is handed a Replica.
 """
 
+from fast.runtime.journal import Journal, Recorder
 from fast.runtime.rendezvous import Hello
 from fast.runtime.server import run_server
 from fast.runtime.worker import WorkerRuntime, seed_gradient
 from fast.runtime.world import RealWorld
 
-__all__ = ["Hello", "RealWorld", "WorkerRuntime", "run_server", "seed_gradient"]
+__all__ = ["Hello", "Journal", "RealWorld", "Recorder", "WorkerRuntime", "run_server", "seed_gradient"]

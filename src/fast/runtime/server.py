@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from torch import Tensor
 
 from fast.core import Me, Replica, Strategy, drive, serve_turn, start
+from fast.runtime.journal import Done, Journal
 from fast.runtime.rendezvous import meet_as_server
 from fast.runtime.worker import FINAL
 from fast.runtime.world import RealWorld
@@ -30,34 +32,49 @@ def run_server(
     observers: Iterable[Observer] = (),
     after_turn: AfterTurn = lambda me, transport: None,
     say: Callable[[str], None] = lambda line: None,
+    journal: Journal | None = None,
 ) -> None:
     """Serve until every worker has left. `after_turn` may look at the server before its
     first turn and after each."""
     world = RealWorld(
-        transport, view, strategy.tags, seed=seed, deadline_s=deadline_s, observers=observers, say=say
+        transport,
+        view,
+        strategy.tags,
+        seed=seed,
+        deadline_s=deadline_s,
+        observers=observers,
+        say=say,
+        journal=journal,
     )
+    if journal is not None:
+        journal.joined(strategy)
     hello, layout, weights = meet_as_server(world)
     me = Me(world, make_replica(hello.optimizer or {}, layout, weights), strategy)
     drive(start(me))
     after_turn(me, transport)
     transport.set_phase(Phase.READY)
     me.account.begin()
-    while any(transport.phase(worker) < Phase.DONE for worker in view.workers):
-        _serve(me, transport)
+    turns = 0
+    while world.goes_on(any(transport.phase(worker) < Phase.DONE for worker in view.workers)):
+        turns += 1
+        _serve(me, world, turns)
         after_turn(me, transport)
-    unread = world.unread()
-    while unread:  # what was still on its way; letters that no turn reads end it too
-        _serve(me, transport)
+    unread, before = world.unread(), inf
+    while world.goes_on(0 < unread < before):  # what was still on its way; what no turn reads ends it too
+        turns += 1
+        _serve(me, world, turns)
         unread, before = world.unread(), unread
-        if unread >= before:
-            break
     after_turn(me, transport)
     transport.publish(FINAL, me.weights)
+    if journal is not None:
+        journal.ended(turns, lambda: me.weights)
     transport.set_phase(Phase.LEFT)
     world.close()
 
 
-def _serve(me: Me, transport: Transport) -> None:
+def _serve(me: Me, world: RealWorld, turns: int) -> None:
     drive(serve_turn(me))
-    transport.set_progress(me.version, 0)
+    world.transport.set_progress(me.version, 0)
+    if world.journal is not None:
+        world.journal.stepped(Done(turns, 0, me.view, lambda: me.weights))
     me.account.turned()

@@ -14,6 +14,7 @@ from fast.core.buckets import BUCKET_LIMIT, ended_too_early
 from fast.core.seeds import gradient_seed
 from fast.core.turns import foreign_request
 from fast.errors import UsageError
+from fast.runtime.journal import Done, Journal
 from fast.runtime.rendezvous import Hello, await_phase, meet, pack, read, unpacked_like
 from fast.runtime.world import Backward, RealWorld
 from fast.trace import Observer
@@ -54,6 +55,7 @@ class WorkerRuntime:
         deadline_s: float = 60.0,
         observers: Iterable[Observer] = (),
         say: Callable[[str], None] = lambda line: None,
+        journal: Journal | None = None,
     ) -> None:
         self.replica, self.strategy, self.transport = replica, strategy, transport
         self.world = RealWorld(
@@ -64,6 +66,7 @@ class WorkerRuntime:
             deadline_s=deadline_s,
             observers=observers,
             say=say,
+            journal=journal,
         )
         self.me = Me(self.world, replica, strategy)
         self.samples = 0
@@ -77,6 +80,8 @@ class WorkerRuntime:
 
     def join(self) -> None:
         """Meet the others, take over worker 0's values, and be ready for the first step."""
+        if self.world.journal is not None:
+            self.world.journal.joined(self.strategy)
         rest = self.replica.rest()
         hello = Hello(
             strategy=repr(self.strategy),
@@ -107,6 +112,9 @@ class WorkerRuntime:
         self.samples += self.replica.samples
         self.transport.set_progress(self.me.steps, self.samples)
         seed_gradient(self._seed, self.me.id, self.me.steps)
+        if self.world.journal is not None:
+            weights = lambda: self.replica.weights  # noqa: E731
+            self.world.journal.stepped(Done(self.me.steps, self.replica.samples, self.me.view, weights))
         self.me.account.turned()
 
     def bucket_ready(self, number: int) -> None:
@@ -169,6 +177,8 @@ class WorkerRuntime:
         if self.transport.phase(self.me.id) < Phase.SETTLED:
             self.leave()
             self._publish_final()
+        if self.world.journal is not None:
+            self.world.journal.ended(self.me.steps, lambda: self.replica.weights)
         self.transport.set_phase(Phase.LEFT)
         self.world.close()
 

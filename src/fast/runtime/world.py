@@ -19,6 +19,8 @@ from fast.core.mailbox import declared
 from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Pause, Round, is_round, is_ticket
 from fast.errors import MailboxFull, UsageError, WireError
+from fast.runtime.answers import Counts
+from fast.runtime.journal import Journal, check_round
 from fast.runtime.outbox import Outbox
 from fast.runtime.patience import Deadline
 from fast.trace import Choosy, Dropped, Listeners, Observer, Record, Waited
@@ -46,8 +48,10 @@ class RealWorld(World):
         deadline_s: float = 60.0,
         observers: Iterable[Observer] = (),
         say: Callable[[str], None] = lambda line: None,
+        journal: Journal | None = None,
     ) -> None:
         self.id, self.start_view, self.transport = transport.id, view, transport
+        self.journal = journal
         self.patience = Deadline(transport, (*view.workers, *view.servers), deadline_s, say)
         self.seed, self.link = seed, transport.link
         self._tags = {tag.name: tag for tag in tags}
@@ -59,7 +63,7 @@ class RealWorld(World):
         self._taken: list[Letter] = []
         self._of_rounds: dict[tuple[str, int], Letter] = {}
         self._random = random.Random(stream_seed(seed, "draw", self.id))
-        self.observe(observers)
+        self.observe(observers if journal is None else (*observers, *journal.observers))
         self._results: dict[tuple[int, int, torch.dtype], Tensor] = {}
         self._others = tuple(p for p in (*view.workers, *view.servers) if p != self.id)
         self._performer = Performer(self)
@@ -67,33 +71,50 @@ class RealWorld(World):
         self.buckets_ready = 0
         """So many buckets of this step's gradient have been computed."""
         self._backward = Backward()
-        self._heart = _Heart(transport, deadline_s)
+        self._heart = _Heart(transport, deadline_s) if deadline_s else None
 
     now = staticmethod(time.monotonic_ns)
 
     def draw(self) -> float:
-        return self._random.random()
+        value = self._random.random()
+        if self.journal is not None:
+            self.journal.drew(self.lane, value)
+        return value
 
     def departures(self) -> Mapping[int, int]:
         transport = self.transport
         gone = [peer for peer in self._others if transport.phase(peer) >= Phase.DONE]
-        return {peer: transport.status(peer).steps for peer in gone}
+        found = {peer: transport.status(peer).steps for peer in gone}
+        return found if self.journal is None else self.journal.departures(self.lane, found)
 
     # Letters
 
     def send(self, to: tuple[int, ...], letter: Letter) -> None:
         here = tuple(peer for peer in to if self.transport.phase(peer) < Phase.DONE)
+        if self.journal is not None:
+            here = self.journal.addressed(self.lane, letter.tag, to, here)
         for peer in to:
             if peer not in here:
                 self.emit(Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left"))
         queued = tuple(p for p in here if p in self._outboxes and self._outboxes[p].holds(letter.tag))
         direct = tuple(peer for peer in here if peer not in queued)
-        refused = self.transport.post(direct, letter, self._limit(letter)) if direct else ()
+        refused = self._post_first(direct, letter)
         for peer in queued + refused:
             if peer not in self._outboxes:
                 self._outboxes[peer] = Outbox(self._tags, lambda: self.layout)
             self._outboxes[peer].put(letter)
         self._flush()
+
+    def _post_first(self, peers: tuple[int, ...], letter: Letter) -> tuple[int, ...]:
+        """Hand it over; returns for whom there was no room."""
+        if self.journal is None:
+            return self.transport.post(peers, letter, self._limit(letter)) if peers else ()
+        refusing = self.journal.refusing()
+        welcome = tuple(peer for peer in peers if peer not in refusing)
+        refused = self.transport.post(welcome, letter, self._limit(letter)) if welcome else ()
+        refused = tuple(peer for peer in peers if peer in refusing or peer in refused)
+        self.journal.posted(refused)
+        return refused
 
     def _limit(self, letter: Letter) -> int:
         """How many letters of its tag may wait at a receiver; pieces of one count together."""
@@ -115,7 +136,12 @@ class RealWorld(World):
 
     def _post(self, peer: int, letter: Letter) -> bool:
         """Whether there was room for it."""
-        return not self.transport.post((peer,), letter, self._limit(letter))
+        if self.journal is not None and not self.journal.may_flush(peer, letter.tag):
+            return False
+        taken = not self.transport.post((peer,), letter, self._limit(letter))
+        if taken and self.journal is not None:
+            self.journal.flushed(peer, letter.tag)
+        return taken
 
     @property
     def unsent(self) -> tuple[int, ...]:
@@ -134,7 +160,7 @@ class RealWorld(World):
             whole = self._taken_in(letter)
             if whole is not letter:
                 self.transport.release((letter,))
-            if whole is not None:
+            if whole is not None and (self.journal is None or not self.journal.keeps(whole)):
                 self._deliver(whole)
         for sender, why in self.transport.refusals():
             self._refuse(sender, why)
@@ -167,11 +193,16 @@ class RealWorld(World):
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
         self.pump()
+        if self.journal is not None:
+            self._show(tag, self.journal.looks(self.lane, tag, senders))
         letters = self._mailbox.take(tag, senders)
         self._taken += letters
         return letters
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
+        if self.journal is not None:
+            found = self._mailbox.has(tag, sender)
+            self._show(tag, self.journal.looks_for(self.lane, tag, sender, found))
         letter = self._mailbox.take_one(tag, sender)
         if letter is not None and is_round(tag):
             # A round has used up a letter when it takes the next one of that sender, and one turn may
@@ -183,6 +214,23 @@ class RealWorld(World):
         elif letter is not None:
             self._taken.append(letter)
         return letter
+
+    def _show(self, tag: str, seen: Counts) -> None:
+        """In a replay: let the mailbox have what it had at this look, once that has come."""
+        if seen and self.journal is not None:
+            self._await_come(tag, seen)
+            for letter in self.journal.due(tag, seen):
+                self._deliver(letter)
+
+    def _await_come(self, tag: str, seen: Counts) -> None:
+        assert self.journal is not None
+        while True:
+            token = self.transport.listen()
+            self.pump()
+            if self.journal.come(tag, seen):
+                return
+            self.meanwhile()
+            self.transport.sleep(token, _NAP_S)
 
     def unread(self) -> int:
         """Letters that have arrived and were not read yet."""
@@ -197,7 +245,35 @@ class RealWorld(World):
             self.transport.release(self._taken)
             self._taken.clear()
 
+    def goes_on(self, more: bool) -> bool:
+        """Whether a server serves another turn, given whether there is a reason to."""
+        return more if self.journal is None else self.journal.goes_on(more)
+
     # Waiting
+
+    async def wait(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
+        if self.journal is None:
+            await super().wait(tag, peers, need)
+            return
+        lane, seen = self.lane, self.journal.awaits(self.lane, tag)
+        if seen is None:
+            await super().wait(tag, peers, need)
+            self.journal.waited(lane, tag, tuple(p for p in peers if self._mailbox.has(tag, p)))
+        else:
+            await self._wait_again(tag, seen)
+
+    async def _wait_again(self, tag: str, seen: Counts) -> None:
+        """In a replay: until as much has come as then."""
+        while self.polled and not self._come(tag, seen):
+            await Pause(lambda: self._come(tag, seen), lambda: self._block_again(tag, seen))
+        await self._block_again(tag, seen)
+
+    def _come(self, tag: str, seen: Counts) -> bool:
+        self.pump()
+        return self.journal is None or self.journal.come(tag, seen)
+
+    async def _block_again(self, tag: str, seen: Counts) -> None:
+        self._await_come(tag, seen)
 
     async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         missing = self._missing(tag, peers, need)
@@ -238,6 +314,8 @@ class RealWorld(World):
         if self.id not in round_.among:
             raise UsageError(f"participant {self.id} calls mean() among {round_.among} and isn't one of them")
         began_ns, waited_before_ns = self.now(), self._waited_ns
+        if self.journal is not None:
+            check_round(round_)
         if self._takes(round_):
             reduction = await self._reduce_in_place(round_)
             self._report_waits_of_mean(began_ns)
@@ -260,6 +338,9 @@ class RealWorld(World):
         return plain and self.transport.can_reduce(round_.tensor)
 
     async def _reduce_in_place(self, round_: Round) -> Reduction:
+        journal, lane = self.journal, self.lane
+        if journal is not None:
+            journal.reducing(lane)
         under_way = self.transport.reduce(round_)
         if self.polled:
             while not under_way.poll():
@@ -267,6 +348,8 @@ class RealWorld(World):
         else:
             await self._finish(under_way)
         reduction = under_way.reduction
+        if journal is not None:
+            journal.reduced(lane, reduction.members)
         if round_.read_only and reduction.tensor.device == round_.tensor.device:
             return reduction
         return replace(reduction, tensor=self._own_copy(reduction.tensor, round_), whole=None)
@@ -335,7 +418,8 @@ class RealWorld(World):
             take(record)
 
     def close(self) -> None:
-        self._heart.stop()
+        if self._heart is not None:
+            self._heart.stop()
 
 
 class Backward:
