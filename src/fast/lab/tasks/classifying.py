@@ -48,6 +48,7 @@ class Classification(Task):
     """Cross entropy to train, the share of right answers as the score."""
 
     rate: ClassVar[float]
+    stackable = True
 
     @abstractmethod
     def divided(self) -> Divided: ...

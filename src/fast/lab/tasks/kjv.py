@@ -98,6 +98,7 @@ class Kjv(Task):
     """
 
     name = "kjv"
+    stackable = True
     about = "next character of the King James Bible, small transformer"
     source: ClassVar[DataSet] = datasets.KJV
     target = 0.45

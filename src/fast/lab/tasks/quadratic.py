@@ -36,6 +36,7 @@ class Quadratic(Task):
     """
 
     name = "quadratic"
+    stackable = True
     about = "least squares with a known optimum; needs no data"
     target = 0.99
     batch_size = 32
