@@ -60,6 +60,8 @@ def canonical_mean(tensors: Sequence[Tensor], weights: Sequence[float], out: Ten
     """
     _check_alike(tensors, weights)
     first = tensors[0]
+    if first.is_meta:  # nothing to add: there are sizes only
+        return first.new_empty(first.shape) if out is None else out
     if out is None:
         out = torch.empty_like(first, memory_format=torch.contiguous_format)
     add_up(tensors, weights, out)

@@ -112,7 +112,11 @@ class _Part:
             return await dense.total(flat, mean_of)
 
         codec: Any = coder.codec
-        await codec.mean_rounds(self._values, coder.layout, coder.state, coder.work, mean, out)
+        if self._values.is_meta:
+            for size in codec.round_sizes(coder.layout):
+                await mean(self._values.new_empty(size, dtype=coder.layout.dtype))
+        else:
+            await codec.mean_rounds(self._values, coder.layout, coder.state, coder.work, mean, out)
         coder.state.steps += 1
         return await dense.meet()
 

@@ -30,6 +30,7 @@ from fast.collectives.stream import (
     to_letter,
 )
 from fast.collectives.sums import AUTO, SPARSE, Choice, check_algorithm
+from fast.errors import UsageError
 from fast.parts.codecs.base import Coder
 from fast.parts.codecs.sparse import Sparse
 
@@ -49,6 +50,11 @@ async def sparse_mean(
     if name == "exchange" or (name == AUTO and not choice.any_order):
         return await _exchange(
             mail, packed, coder, among, replace(entry, what=f"{entry.what} by exchange"), out
+        )
+    if packed.is_meta:
+        raise UsageError(
+            f"how many values are in merged streams of {coder.codec!r} depends on the values, and this run has sizes "
+            "only. Ask for algorithm='exchange', or leave out order='any'."
         )
     own = stream_of(packed, coder)
     first = replace(entry, what=f"{entry.what} by {name}", sizes=(packed.numel(), len(own)))
@@ -82,6 +88,8 @@ async def _exchange(
     mail.send(others(among, mail.id), packed, entry)
     letters = await mail.collect(others(among, mail.id))
     company = company_of(mail, among, entry, letters)
+    if packed.is_meta:
+        return company
     scaling, total = mean_of(company.weights), _zeros(mail, out)
     for place, peer in enumerate(company.members):
         stream = stream_of(packed if peer == mail.id else letters[peer].tensor, coder)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fast.errors import WireError
+from fast.errors import UsageError, WireError
 from fast.view import Layout
 
 _NONE = -1
@@ -97,6 +97,8 @@ def rebuild(terms: Sequence[tuple[float, Factors]], layout: Layout, flat: Tensor
     own, because a product's bits may depend on where its operands lie; like this everybody who is
     given the same terms gets the same bits. 16-bit numbers are multiplied in float32 and cast back.
     """
+    if flat.is_meta:  # sizes only
+        return
     place = terms[0][1].place
     wide = torch.float32 if flat.dtype in _HALF else flat.dtype
     inputs = torch.cat([each.inputs.to(wide) for _, each in terms])
@@ -156,8 +158,13 @@ def pack(offers: Sequence[Factors | None], device: torch.device | str = "cpu") -
     return torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in (*tensors, table)])
 
 
-def unpack(packed: Tensor, places: Sequence[Place], dtype: torch.dtype) -> list[Factors | None]:
-    """The offers in a letter, one for each place, as views into it where that is possible."""
+def unpack(
+    packed: Tensor, places: Sequence[Place], dtype: torch.dtype, like: Sequence[Factors | None] = ()
+) -> list[Factors | None]:
+    """The offers in a letter, one for each place, as views into it where that is possible. A letter without
+    values has no table; its offers are taken to be `like` the reader's own."""
+    if packed.is_meta:
+        return _offers_like(packed, like)
     end = packed.numel() - _TABLE_BYTES * len(places)
     if packed.dtype != torch.uint8 or packed.dim() != 1 or end < 0:
         raise WireError(
@@ -173,6 +180,15 @@ def unpack(packed: Tensor, places: Sequence[Place], dtype: torch.dtype) -> list[
         values = values.clone()
     pieces = values.view(dtype).split_with_sizes(counts)
     return [_offer(*each) for each in zip(places, table, pieces, strict=True)]
+
+
+def _offers_like(packed: Tensor, like: Sequence[Factors | None]) -> list[Factors | None]:
+    if packed.numel() != packed_bytes(like):
+        raise UsageError(
+            f"factors of {packed.numel()} bytes came to a worker whose own are {packed_bytes(like)}. How many rows are "
+            "inside is written in their values, and this run has sizes only: give all workers batches of one size."
+        )
+    return list(like)
 
 
 def _offer(place: Place, rows: int, values: Tensor) -> Factors | None:

@@ -123,6 +123,11 @@ class Codec(ABC):
         """How many values are in these bytes, where their number is not fixed."""
         return None
 
+    def expected(self, layout: Layout, step: int) -> int:
+        """The number of bytes for values that nobody knows: `nbytes`, or where it depends on the values what
+        is to be expected in this encoding, counted from 0; UsageError if that can't be said."""
+        return self.nbytes(layout)
+
     @abstractmethod
     def encode(self, values: Tensor, layout: Layout, state: State, work: Workspace) -> Tensor:
         """Bytes for these values, in memory of `work`: valid until the next call. The values, a flat
@@ -182,13 +187,18 @@ class Coder:
     ) -> None:
         self.codec, self.layout = codec, layout
         self._seed, self._device = seed, torch.device(device)
-        self.state = codec.begin(layout, seed, self._device)
+        values = self._device.type != "meta"  # without values there is nothing to remember but the steps
+        self.state = codec.begin(layout, seed, self._device) if values else State(seed)
         self.work = Workspace()
         self._pieces: dict[tuple[str, int], list[Coder]] = {}
 
     def encode(self, values: Tensor) -> Tensor:
-        """Bytes for a tensor of this layout; valid until the next call."""
-        packed = self.codec.encode(values.reshape(-1), self.layout, self.state, self.work)
+        """Bytes for a tensor of this layout; valid until the next call. Of one without values (on the
+        meta device) bytes without values, as many as are to be expected."""
+        if values.is_meta:
+            packed = values.new_empty(self.codec.expected(self.layout, self.state.steps), dtype=torch.uint8)
+        else:
+            packed = self.codec.encode(values.reshape(-1), self.layout, self.state, self.work)
         self.state.steps += 1
         return packed
 
@@ -196,7 +206,8 @@ class Coder:
         """The values; without `out` in memory of this coder, valid until the next call."""
         if out is None:
             out = self.work.take("decoded", self.layout.size, self.layout.dtype, packed.device)
-        self.codec.decode(packed, self.layout, out, self.work)
+        if not packed.is_meta:
+            self.codec.decode(packed, self.layout, out, self.work)
         return out
 
     def pieces(self, count: int, stage: str = "") -> list[Coder]:

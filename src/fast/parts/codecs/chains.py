@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard, final
 
@@ -70,6 +71,9 @@ class Transformed(Chain):
     def sent(self, packed: Tensor, layout: Layout) -> int | None:
         return self.codec.sent(packed, layout)
 
+    def expected(self, layout: Layout, step: int) -> int:
+        return self.codec.expected(layout, step)
+
     def encode(self, values: Tensor, layout: Layout, state: State, work: Workspace) -> Tensor:
         packed = self.codec.encode(self._transformed(values, work), layout, state.inner[0], work)
         state.inner[0].steps += 1
@@ -89,6 +93,9 @@ class Transformed(Chain):
 
     def summands(self, packed: Tensor, layout: Layout) -> Tensor:
         return self.codec.summands(packed, layout)
+
+    def round_sizes(self, layout: Layout) -> Sequence[int]:
+        return self.codec.round_sizes(layout) if self.rounds else ()  # type: ignore[attr-defined]
 
     async def mean_rounds(
         self, values: Tensor, layout: Layout, state: State, work: Workspace, mean: Mean, out: Tensor

@@ -105,6 +105,10 @@ class Dgc(Sparse):
             sent = sum(min(s.size, most_sampled(k)) for s, k in self._numbers(layout, self.ratio_at(0)))
         return sent * PLACE_BYTES + (self._dense_size(layout) + sent) * layout.dtype.itemsize
 
+    def expected(self, layout: Layout, step: int) -> int:
+        """Of k values in each sparse parameter: what is aimed at."""
+        return self.nbytes(layout, sum(k for _, k in self._numbers(layout, self.ratio_at(step))))
+
     def sent(self, packed: Tensor, layout: Layout) -> int | None:
         left = packed.numel() - self._dense_size(layout) * layout.dtype.itemsize
         return max(0, left) // (PLACE_BYTES + layout.dtype.itemsize)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -50,6 +51,9 @@ class ErrorFeedback(Codec):
     def sent(self, packed: Tensor, layout: Layout) -> int | None:
         return self.codec.sent(packed, layout)
 
+    def expected(self, layout: Layout, step: int) -> int:
+        return self.codec.expected(layout, step)
+
     def encode(self, values: Tensor, layout: Layout, state: State, work: Workspace) -> Tensor:
         residual, inner = state.tensors["residual"], state.inner[0]
         packed = self.codec.encode_rest(residual.add_(values), layout, inner, work)
@@ -61,6 +65,9 @@ class ErrorFeedback(Codec):
 
     def summands(self, packed: Tensor, layout: Layout) -> Tensor:
         return self.codec.summands(packed, layout)
+
+    def round_sizes(self, layout: Layout) -> Sequence[int]:
+        return self.codec.round_sizes(layout) if isinstance(self.codec, InRounds) else ()
 
     async def mean_rounds(
         self, values: Tensor, layout: Layout, state: State, work: Workspace, mean: Mean, out: Tensor

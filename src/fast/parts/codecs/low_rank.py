@@ -9,7 +9,7 @@ of their matrices: the result is that of their mean matrix.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import ClassVar, final
@@ -29,6 +29,10 @@ MOST_COLUMNS = 1 << 20
 
 class InRounds(ABC):
     """What a codec offers that averages over workers in rounds of its own, without decoding between."""
+
+    @abstractmethod
+    def round_sizes(self, layout: Layout) -> Sequence[int]:
+        """How many values are averaged in each round."""
 
     @abstractmethod
     async def mean_rounds(
@@ -106,6 +110,10 @@ class Factored(Codec, InRounds):
             orthonormalise(q, partial(self._fresh, matrix, q))
 
     # In rounds
+
+    def round_sizes(self, layout: Layout) -> Sequence[int]:
+        parts = self._parts(layout)
+        return [size for size in (parts.first, parts.second) if size]
 
     async def mean_rounds(
         self, values: Tensor, layout: Layout, state: State, work: Workspace, mean: Mean, out: Tensor

@@ -53,6 +53,12 @@ class Quantized(Chain, Sparse):
         numbers = range(self.codec.most(layout) + 1)
         return bisect_left(numbers, packed.numel(), key=lambda count: self.nbytes(layout, count))
 
+    def expected(self, layout: Layout, step: int) -> int:
+        """As many values as the sparse codec is expected to send."""
+        sparse = self.codec
+        chosen = None if sparse.fixed else sparse.expected(layout, step) // sparse.nbytes(layout, 1)
+        return self.nbytes(layout, chosen)
+
     def _place_bytes(self, count: int) -> int:
         kind, number = self.codec.section(count)
         return number * kind.itemsize

@@ -73,6 +73,10 @@ class SampledTopK(Pairs):
         found = sampled(values, k, indices, chosen, work)
         return indices[:found], chosen[:found]
 
+    def expected(self, layout: Layout, step: int) -> int:
+        """Of k values: what is aimed at, and what is found in tensors too small for a sample."""
+        return self.nbytes(layout, how_many(self.ratio, layout.size))
+
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -174,6 +178,12 @@ class Threshold(Sparse):
     def nbytes(self, layout: Layout, sent: int | None = None) -> int:
         """4 per value that is sent."""
         return PLACE_BYTES * (layout.size if sent is None else sent)
+
+    def expected(self, layout: Layout, step: int) -> int:
+        raise UsageError(
+            f"{self!r} sends as many values as lie beyond its threshold, and nobody knows the values where only sizes "
+            "are simulated. Take top_k with the share that you expect, or simulate with values."
+        )
 
     def sent(self, packed: Tensor, layout: Layout) -> int | None:
         return packed.numel() // PLACE_BYTES
