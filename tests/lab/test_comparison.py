@@ -153,8 +153,7 @@ def test_the_chosen_rate_is_what_is_trained_with() -> None:
     world = Simulated()
     runs = [
         simulate_task(
-            plan.task, plan.strategies[0], workers=2, budget=plan.budget,
-            network=world.links(), compute=world.compute(), rate=rate,
+            plan.task, plan.strategies[0], workers=2, budget=plan.budget, cluster=world.model(), rate=rate,
         )
         for rate in (0.0, 1.0, 2.0)
     ]  # fmt: skip

@@ -49,6 +49,14 @@ def compare_command(
             help="Pad every step to this time, such as 20ms: for machines with fewer cores than workers."
         ),
     ] = None,
+    straggler: Annotated[
+        str | None,
+        typer.Option(
+            help="4x: the last worker is 4 times slower, by sleeping. 5x@0.1: every worker in a random tenth "
+            "of its steps. 5x@0.1/50: in stretches of 50.",
+            show_default="none",
+        ),
+    ] = None,
     ticks: TicksOption = None,
     deadline: Annotated[
         float | None,
@@ -69,11 +77,11 @@ def compare_command(
     """
     asked = Asked(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
-        None if pace is None else parse_duration(pace) / 1e9, deadline,
+        None if pace is None else parse_duration(pace) / 1e9, deadline, straggler=straggler,
     )  # fmt: skip
     return carry_out(
         asked,
-        lambda: asked.plan(Real(), seeds=_SEEDS, tune=DEFAULT_TRIALS),
+        lambda: asked.plan(Real(straggler), seeds=_SEEDS, tune=DEFAULT_TRIALS),
         name=name,
         runs=runs,
         again=again,

@@ -14,6 +14,7 @@ from fast.cli.progress import CompareDisplay
 from fast.cli.table import print_table
 from fast.errors import FastError, UsageError
 from fast.lab import Comparison, Folder, Plan, Simulated, run_plan
+from fast.lab.batching import in_words
 from fast.lab.report import write_report
 
 
@@ -40,7 +41,12 @@ def carry_out(
         folder = Folder.create(_path(Path(runs), name, plan))
     with folder:
         comparison = _run(plan, folder)
-        print_table(comparison, title_of(plan), to_stderr=json == "-")
+        about = [
+            *plan.facts.get("model", ()),
+            *plan.facts.get("faults", ()),
+            *in_words(plan.facts.get("gradients", {})),
+        ]
+        print_table(comparison, title_of(plan), about, to_stderr=json == "-")
         if json is not None:
             write_json(json, comparison.to_json())
         _write_report(comparison, folder.path)
@@ -85,9 +91,7 @@ def title_of(plan: Plan) -> str:
     settings, world = plan.settings, plan.settings.world
     many = "s" * (settings.workers > 1)
     if isinstance(world, Simulated):
-        words = f"{settings.workers} simulated worker{many}, {world.network}, step {world.step}"
-        if world.straggler is not None:
-            words += f", straggler {world.straggler}"
+        words = f"{settings.workers} simulated worker{many}, {world.short()}"
     else:
         words = f"{settings.workers} worker{many} on this machine"
         if settings.pace_s is not None:

@@ -97,6 +97,13 @@ class Asked:
     network: str | None = None
     step: str | None = None
     straggler: str | None = None
+    cluster: str | None = None
+    hosts: str | None = None
+    racks: str | None = None
+    speeds: str | None = None
+    spread: float | None = None
+    gradients: str | None = None
+    scenario: str | None = None
 
     def plan(self, world: Real | Simulated, *, seeds: int, tune: int) -> Plan:
         """With defaults for what was left out; `seeds` and `tune` are those of the command."""

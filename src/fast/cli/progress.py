@@ -26,6 +26,7 @@ class CompareDisplay:
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
         self._left = Remaining(runs)
         self._name, self._steps = "", 1
+        self._virtual_s: float | None = None
         self._began = self._spoke = time.monotonic()
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
@@ -48,7 +49,7 @@ class CompareDisplay:
     # What a comparison tells
 
     def begins(self, stage: Stage, name: str, steps: int) -> None:
-        self._name, self._steps = _title(stage, name, self._left), steps
+        self._name, self._steps, self._virtual_s = _title(stage, name, self._left), steps, None
         self._began = self._spoke = time.monotonic()
         if self._progress is not None:
             self._bar = self._progress.add_task(self._name, total=steps or None, words="starting")
@@ -56,7 +57,8 @@ class CompareDisplay:
     def event(self, message: dict[str, Any]) -> None:
         match message:
             case {"event": "progress", "steps": steps}:
-                self._tell_progress(sum(steps) / len(steps), message.get("virtual_s"))
+                self._virtual_s = message.get("virtual_s")
+                self._tell_progress(sum(steps) / len(steps), message.get("workers"))
             case {"event": "line", "who": who, "text": text}:
                 self._print(f"[{who}] {text}")
             case {"event": "say", "text": text} if text not in self._said:  # every seed says the same
@@ -71,17 +73,20 @@ class CompareDisplay:
         elapsed = time.monotonic() - self._began
         if stage != "alone":
             self._left.ended(elapsed)
-        self._print(f"fast: {self._name}: {words}, took {elapsed:.1f} s{self._left.words()}")
+        took = f"took {elapsed:.1f} s{against_reality(self._virtual_s, elapsed)}"
+        self._print(f"fast: {self._name}: {words}, {took}{self._left.words()}")
 
     def skips(self, stage: Stage) -> None:
         self._left.skipped()
 
-    def _tell_progress(self, steps: float, virtual_s: float | None) -> None:
+    def _tell_progress(self, steps: float, workers: int | None) -> None:
+        elapsed = time.monotonic() - self._began
         words = f"{steps:.0f} of {self._steps} steps" if self._steps else f"{steps:.0f} steps"
-        if virtual_s is not None:
-            words += f", {virtual_s:.1f} s simulated"
+        if workers is not None:
+            words += f" of {workers:,} worker{'s' * (workers != 1)}"
+        words += against_reality(self._virtual_s, elapsed)
         share = min(1.0, steps / self._steps) if self._steps else 0.0
-        words += self._left.words(share, time.monotonic() - self._began)
+        words += self._left.words(share, elapsed)
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=steps, words=words)
         elif time.monotonic() - self._spoke > _QUIET_S:
@@ -118,6 +123,18 @@ class Remaining:
     def words(self, share: float = 0.0, elapsed_s: float = 0.0) -> str:
         left_s = self.left_s(share, elapsed_s)
         return "" if left_s is None or self.number > self.runs else f", about {_duration(left_s)} left"
+
+
+def against_reality(virtual_s: float | None, real_s: float) -> str:
+    """How much virtual time has passed, and how fast; nothing in the real world."""
+    if virtual_s is None:
+        return ""
+    simulated = f", {virtual_s:.1f} s simulated"
+    if not virtual_s > 0 or not real_s > 0:
+        return simulated
+    times = max(virtual_s / real_s, real_s / virtual_s)
+    word = "faster" if virtual_s >= real_s else "slower"
+    return f"{simulated}, {times:{'.1f' if times < 9.95 else ',.0f'}} times {word} than reality"
 
 
 def _duration(seconds: float) -> str:

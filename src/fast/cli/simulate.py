@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fast.cli.comparing import carry_out
+from fast.cli.fuzz import check_fuzzed, fuzz_strategies
 from fast.cli.options import (
     AgainOption,
     Asked,
@@ -26,10 +27,13 @@ from fast.cli.options import (
     TuneOption,
     WorkersOption,
 )
+from fast.cli.sizes import SizesAsked, check_sized, simulate_sizes_only
+from fast.errors import UsageError
 from fast.lab import Simulated
+from fast.sim.cluster import load_cluster, to_toml
+from fast.sim.faults import read_scenario
 
 _SEEDS = 1
-_WORLD = Simulated()
 
 
 def simulate_command(
@@ -46,7 +50,7 @@ def simulate_command(
     network: Annotated[
         str | None,
         typer.Option(
-            help="loopback, 1gbit, 10gbit, infiniband, wan, or rate,latency such as 100mbit,1ms.",
+            help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms.",
             show_default="1gbit",
         ),
     ] = None,
@@ -56,8 +60,62 @@ def simulate_command(
     straggler: Annotated[
         str | None,
         typer.Option(
-            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps."
+            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps; "
+            "5x@0.1/50: in stretches of 50 steps."
         ),
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
+    ] = None,
+    racks: Annotated[
+        str | None,
+        typer.Option(help="Hosts to a rack and its uplink: 8,10gbit; or 8,10gbit,50us with extra latency."),
+    ] = None,
+    speeds: Annotated[
+        str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
+    ] = None,
+    spread: Annotated[
+        float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="A file with all that and more; options beside it come first.")
+    ] = None,
+    gradients: Annotated[
+        str | None,
+        typer.Option(
+            help="exact: one by one, the bits of real workers; together: all that are under way in one call; auto: "
+            "together where many workers have a small model.",
+            show_default="auto",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help='What goes wrong, in sentences: "worker 3 dies at 2s; 1% of letters are lost"; or a file with them.'
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Watch every event; a broken promise ends the run.")
+    ] = False,
+    fuzz: Annotated[
+        int | None,
+        typer.Option(
+            help="Instead of a comparison: so many seeds (from --seed on), each with random machines and faults, "
+            "until a strategy breaks a promise. The task is quadratic unless told."
+        ),
+    ] = None,
+    sizes_only: Annotated[
+        bool,
+        typer.Option(
+            "--sizes-only",
+            help="Thousands of workers without weights: how fast a step is and what is sent; nothing is learned.",
+        ),
+    ] = False,
+    parameters: Annotated[
+        float | None, typer.Option(help="With sizes only: a model of so many parameters instead of TASK.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="With sizes only: so many of each worker.", show_default="100")
     ] = None,
     ticks: TicksOption = None,
     name: NameOption = None,
@@ -75,8 +133,27 @@ def simulate_command(
     asked = Asked(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
         network=network, step=step, straggler=straggler,
+        cluster=cluster, hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients,
+        scenario=scenario,
     )  # fmt: skip
-    world = Simulated(network or _WORLD.network, step or _WORLD.step, straggler)
+    sized = SizesAsked(parameters, steps) if sizes_only or parameters is not None else None
+    if sized is not None:
+        check_sized(asked, [("fuzz", fuzz), ("name", name), ("again", again), ("resume", resume)])
+    if fuzz is not None:
+        check_fuzzed(asked, name=name, again=again, resume=resume)
+        return fuzz_strategies(task, strategies, fuzz, seed or 0, json)
+    world = Simulated(
+        network, step, straggler, check,
+        cluster=None if cluster is None else to_toml(load_cluster(cluster)),
+        hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients or "auto",
+        scenario=None if scenario is None else str(read_scenario(scenario)),
+    )  # fmt: skip
+    if sized is not None:
+        return simulate_sizes_only(asked, sized, world, json)
+    if steps is not None:
+        raise UsageError(
+            "--steps belongs to --sizes-only; how long workers train is said by --epochs or --seconds"
+        )
     return carry_out(
         asked,
         lambda: asked.plan(world, seeds=_SEEDS, tune=0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -28,13 +28,15 @@ _HEADS = (
 Entry = Mapping[str, Any]
 
 
-def print_table(comparison: Comparison, title: str, *, to_stderr: bool) -> None:
-    """Title and table, then the verdict, then one line for each run that failed."""
+def print_table(comparison: Comparison, title: str, about: Sequence[str] = (), *, to_stderr: bool) -> None:
+    """Title, what there is to say about it, and table; then the verdict, then one line for each run that failed."""
     file = sys.stderr if to_stderr else sys.stdout
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
         console = Console(file=file, highlight=False, width=_WIDTH)
     console.print(Text(title, style="bold"), soft_wrap=True)
+    for line in about:
+        console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
     console.print(table_of(comparison))
     console.print(Text(comparison.to_json()["verdict"]), soft_wrap=True)
     for result in comparison.results:

@@ -21,6 +21,9 @@ State = dict[str, Tensor]
 REPLICA_TICKS = 5
 """At so many ticks the single replicas are kept too, to be scored beside the consolidated model."""
 
+REPLICAS_KEPT = 64
+"""Of more workers than these so many replicas, spread evenly over them, are kept and scored."""
+
 
 class Report(msgspec.Struct):
     """One participant's own figures, as plain numbers that can cross a process boundary."""
@@ -145,6 +148,12 @@ def replica_ticks(ticks: int) -> frozenset[int]:
     """The ticks at which single replicas are kept; the last one is always among them."""
     kept = min(REPLICA_TICKS, ticks)
     return frozenset((number + 1) * ticks // kept - 1 for number in range(kept))
+
+
+def replicas_kept(replicas: Sequence[State]) -> Sequence[State]:
+    """Those that are kept at such a tick: scoring a thousand would take longer than their training."""
+    count = min(len(replicas), REPLICAS_KEPT)
+    return [replicas[number * len(replicas) // count] for number in range(count)]
 
 
 # Models and their values

@@ -10,6 +10,7 @@ from typing import Any
 from fast.core import Strategy, Task
 from fast.core.seeds import stream_seed
 from fast.errors import UsageError
+from fast.lab.batching import ways_of
 from fast.lab.budget import TICKS, Budget
 from fast.lab.datasets import provenance
 from fast.lab.measures import live_state
@@ -19,6 +20,7 @@ from fast.lab.splits import Split, parse_split
 from fast.lab.surroundings import cores
 from fast.lab.tasks import epochs_of, load_task, target_of
 from fast.loop.loading import strategies_from, strategy_from
+from fast.sim import parse_straggler
 
 REAL = Real()
 
@@ -100,6 +102,9 @@ def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> 
     for strategy in strategies:
         if strategy.topology is not None:
             strategy.topology.check(settings.workers)
+    if isinstance(settings.world, Simulated):
+        for strategy in strategies:
+            settings.world.faults().check(strategy, settings.workers, strategy.servers(settings.workers))
     if not settings.simulated:
         _check_named(strategies)
     if settings.tune and task.validation() is None:
@@ -122,7 +127,14 @@ def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> 
     if not settings.simulated:
         servers = max(strategy.servers(settings.workers) for strategy in strategies)
         check_room((settings.workers + servers) * budget.ticks * weights_bytes)
-    return Plan(settings, task, strategies, budget, split, _facts(settings, task, budget, weights_bytes))
+    facts = _facts(settings, task, budget, weights_bytes)
+    if isinstance(settings.world, Simulated):
+        servers = max(strategy.servers(settings.workers) for strategy in strategies)
+        facts["model"] = settings.world.model().in_words(settings.workers, servers)
+        ways = ways_of(settings.world.gradients, task, strategies, settings.workers)
+        facts["faults"] = [str(clause) for clause in settings.world.faults().clauses]
+        facts["gradients"] = {call: str(way) for call, way in ways.items()}
+    return Plan(settings, task, strategies, budget, split, facts)
 
 
 def _check_settings(settings: Settings) -> None:
@@ -146,7 +158,9 @@ def _check_settings(settings: Settings) -> None:
     if settings.pace_s is not None and not 0 < settings.pace_s < math.inf:
         raise UsageError(f"--pace {settings.pace_s:g}: a step's time is longer than 0 seconds")
     if isinstance(settings.world, Simulated):
-        settings.world.links(), settings.world.compute()
+        settings.world.model(), settings.world.faults()
+    elif settings.world.straggler is not None:
+        parse_straggler(settings.world.straggler)
 
 
 def _strategies(given: str | Sequence[str | Strategy]) -> list[Strategy]:

@@ -58,7 +58,7 @@ def train_task(
     **orders: Any,
 ) -> Run:
     """Train a task with one strategy on this many processes. Both are given as text; `orders` are
-    the further fields of `Orders`: rate, split, pace_s, metrics, run."""
+    the further fields of `Orders`: rate, split, pace_s, straggler, metrics, run."""
     if engine is None:
         with LocalEngine() as own:
             return train_task(

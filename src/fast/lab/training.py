@@ -27,6 +27,7 @@ from fast.loop import consolidate, join, serving
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session, close_sessions
 from fast.runtime import WorkerRuntime
+from fast.sim import parse_straggler
 from fast.transport import Phase, Transport
 
 CONSOLIDATED = "consolidated.safetensors"
@@ -53,6 +54,8 @@ class Orders(msgspec.Struct):
     rate: float = 1.0
     split: str = "iid"
     pace_s: float | None = None
+    straggler: str | None = None
+    """Who is slower than the others, in the words of the simulator."""
     metrics: str | None = None
     """The file to which every tick is told, and the name of the run there."""
     run: str = ""
@@ -66,7 +69,7 @@ def train(orders: dict[str, Any]) -> Report:
     seat, told = current_seat(), msgspec.convert(orders, Orders)
     task, strategy = load_task(told.task), strategy_from(told.strategy)
     shares = parse_split(told.split).assign(task, seat.workers, told.seed)
-    _warm_up(task)
+    warm_up(task)
     seed_model(told.seed)
     model = task.model()
     optimizer = task.optimizer(model)
@@ -84,7 +87,7 @@ def train(orders: dict[str, Any]) -> Report:
         _flat(session.runtime),
         _agreed(session.runtime, strategy, told.budget),
     )
-    training = Training(task, strategy, session, copies, Pace(told.pace_s), told.seed)
+    training = Training(task, strategy, session, copies, _pace(told), told.seed)
     training.run(batches_of(task, shares, seat.id, told.seed))
     final = consolidate(model)
     report.take(notebook)
@@ -177,25 +180,47 @@ class Pace:
 
     Workers that share a core then wait for it in their sleep, and the ratios between strategies
     are those of workers with a core each, as long as computing takes less than the pace.
+
+    Where a straggler is slow, its pace is so many times as long; without a pace it sleeps so much
+    longer than it has computed. `slowness` says by how much, step by step.
     """
 
-    def __init__(self, pace_s: float | None) -> None:
+    def __init__(self, pace_s: float | None, slowness: Callable[[int], float] | None = None) -> None:
         self._pace_ns = None if pace_s is None else round(pace_s * 1e9)
-        self._since_ns = 0
+        self._slowness = slowness
+        self._since_ns = self._step = 0
         self.exceeded = 0
 
     def begin(self) -> None:
-        if self._pace_ns is not None:
+        if self._pace_ns is not None or self._slowness is not None:
             self._since_ns = time.monotonic_ns()
 
     def keep(self) -> None:
-        if self._pace_ns is None:
+        if self._pace_ns is None and self._slowness is None:
             return
-        left_ns = self._since_ns + self._pace_ns - time.monotonic_ns()
+        left_ns = self._left_ns(time.monotonic_ns() - self._since_ns)
+        self._step += 1
         if left_ns > 0:
             time.sleep(left_ns / 1e9)
-        else:
+        elif self._pace_ns is not None:
             self.exceeded += 1
+
+    def _left_ns(self, took_ns: int) -> float:
+        factor = 1.0 if self._slowness is None else self._slowness(self._step)
+        usual_ns = took_ns if self._pace_ns is None else self._pace_ns
+        return usual_ns * factor - took_ns
+
+
+def _pace(told: Orders) -> Pace:
+    """Who is slow in which step is drawn as in the simulator, so that both worlds agree on it."""
+    if told.straggler is None:
+        return Pace(told.pace_s)
+    straggler, seat = parse_straggler(told.straggler), current_seat()
+
+    def slowness(step: int) -> float:
+        return straggler.factor if straggler.slows(seat.id, seat.workers, step, told.seed) else 1.0
+
+    return Pace(told.pace_s, slowness)
 
 
 @final
@@ -234,7 +259,7 @@ def _flat(runtime: WorkerRuntime | None) -> Flat | None:
     return None if runtime is None else Flat(runtime.replica.weights, runtime.replica.layout)
 
 
-def _warm_up(task: Task) -> None:
+def warm_up(task: Task) -> None:
     """A gradient that nobody counts, so that no strategy pays for torch's first steps."""
     model = task.model()
     optimizer = task.optimizer(model)

@@ -17,6 +17,8 @@ from fast.lab.settings import Simulated
 from fast.lab.simulated import simulate_task
 from fast.lab.tuning import Setting
 from fast.loop.loading import strategy_from
+from fast.sim.checkers import Checkers
+from fast.sim.fuzzing import checkers_for
 
 Listen = Callable[[dict[str, Any]], None]
 ALONE_STEPS = 200
@@ -80,6 +82,7 @@ class _OnProcesses(Trainer):
             rate=setting.rate,
             split=settings.split,
             pace_s=settings.pace_s,
+            straggler=settings.world.straggler,
         )
 
     def alone_samples_per_s(self, listen: Listen) -> float | None:
@@ -109,20 +112,28 @@ class _InSimulation(Trainer):
 
     def train(self, setting: Setting, seed: int, notes: Notes) -> Run:
         def tell(steps: int, now_ns: int) -> None:
-            notes.listen({"event": "progress", "steps": [steps], "virtual_s": now_ns / 1e9})
+            workers = self._plan.settings.workers
+            notes.listen(
+                {"event": "progress", "steps": [steps], "workers": workers, "virtual_s": now_ns / 1e9}
+            )
 
         return simulate_task(
             self._plan.task,
             self._strategy(setting.call),
             workers=self._plan.settings.workers,
             budget=self._plan.budget,
-            network=self._world.links(),
-            compute=self._world.compute(),
+            cluster=self._world.model(),
             seed=seed,
             rate=setting.rate,
             split=self._plan.split,
             on_tick=tell,
+            scenario=self._world.faults(),
+            checkers=self._checkers(setting.call),
+            gradients=self._world.gradients,
         )
+
+    def _checkers(self, call: str) -> Checkers | None:
+        return checkers_for(self._strategy(call), self._world.faults()) if self._world.check else None
 
     def _strategy(self, call: str) -> Strategy:
         """The object that was given, if it was: one that was built by hand has no call to build it from."""

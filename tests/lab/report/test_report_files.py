@@ -192,6 +192,7 @@ TWO = (Made("allreduce()", error="x"), Made("ssp()", error="x"))
         ({"at_edge": ("ssp()",)}, "Tuned at the edge of the grid: a better rate may lie beyond it for ssp."),
         ({"ended": False}, "didn't run to its end"),
         ({"pace_s": 0.02}, "Paced: every step takes at least 20.0 ms (--pace)"),
+        ({"world_settings": {"kind": "real", "straggler": "4x"}}, "Straggler 4x: workers slept to be that much slower"),
         (
             {"world": "sim", "world_settings": {"kind": "sim", "network": "1gbit", "step": "20ms", "straggler": "4x"}},
             "Simulated: time is virtual and comes from models (network 1gbit, 20ms per step, straggler 4x).",

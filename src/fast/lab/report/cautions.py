@@ -30,6 +30,8 @@ def _world(reading: Reading) -> Iterator[Caution]:
     facts, pace = reading.facts, reading.settings.get("pace_s")
     if reading.simulated:
         yield Caution("note", _models(reading))
+        if reading.facts.get("faults"):
+            yield Caution("note", f"Faults: {'; '.join(reading.facts['faults'])}.")
     elif facts.get("oversubscribed"):
         yield Caution(
             "warning",
@@ -38,9 +40,14 @@ def _world(reading: Reading) -> Iterator[Caution]:
         )
     if pace is not None:
         yield _paced(reading, pace)
+    straggler = (reading.settings.get("world") or {}).get("straggler")
+    if straggler is not None and not reading.simulated:
+        yield Caution("note", f"Straggler {straggler}: workers slept to be that much slower (--straggler).")
 
 
 def _models(reading: Reading) -> str:
+    if reading.facts.get("model"):
+        return f"Simulated: time is virtual and comes from models: {'; '.join(reading.facts['model'])}."
     world = reading.settings.get("world") or {}
     models = [f"network {world['network']}" if world.get("network") else ""]
     models.append(f"{world['step']} per step" if world.get("step") else "")

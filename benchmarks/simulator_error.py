@@ -1,0 +1,414 @@
+"""How far the simulator is from the truth: the same trainings for real and simulated, cell by cell.
+
+At the start the machine is calibrated as `fast calibrate` does it; nothing is fitted to the cells. Real
+runs are spread over the whole benchmark, a repetition of every cell after another, and medians are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import harness
+from fast.core import Task
+from fast.engine import LocalEngine
+from fast.lab import Budget, Run, load_task, simulate_task, train_task
+from fast.lab.calibration import QUICK, Effort, cluster_of, load_of_others, measure
+from fast.lab.recording import COMPUTE
+from fast.loop.loading import strategy_from
+from fast.sim import Cluster, Compute, parse_straggler
+from fast.sim.cluster import read_cluster, to_toml
+
+STRATEGIES = ("allreduce", "local_sgd", "dpsgd", "ssp", "torus", "gossip(p=0.5)")
+STRAGGLERS = (None, "4x")
+WIDTHS = {"64-64-10": (64, 64, 10), "1.9 M": (784, 1024, 1024, 10)}
+STEPS = {"64-64-10": 400, "1.9 M": 50}
+PACES_S = {
+    "64-64-10": {2: None, 4: 0.001, 8: 0.002},
+    "1.9 M": {2: None, 4: 0.020, 8: 0.040},
+}
+"""About as long as all workers' computing takes the two cores: so that workers share them as if each had its
+own, and what is not computing still counts."""
+WARM_UP = 0.2
+"""Of a run's steps; they are not counted."""
+MEDIAN_LIMIT, WORST_LIMIT, OUTSIDE_LIMIT = 0.10, 0.30, 0.25
+OUTSIDE_SHARE = 0.4
+
+
+# The tasks: data is noise, because only time is looked at
+
+
+class Noise(Task):
+    """An MLP on random numbers."""
+
+    name = "noise"
+    target = 0.9
+    batch_size = 32
+    widths: tuple[int, ...]
+    _samples = 2048
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._inputs = torch.randn(self._samples, self.widths[0], generator=generator)
+        self._classes = torch.randint(10, (self._samples,), generator=generator)
+
+    def model(self) -> nn.Module:
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in itertools.pairwise(self.widths):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def train(self) -> Sequence[int]:
+        return range(self._samples)
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        rows = torch.tensor(indices)
+        return self._inputs[rows], self._classes[rows]
+
+    def test(self) -> tuple[Tensor, Tensor]:
+        return self.batch(range(self.batch_size))
+
+    def score(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> float:
+        return float((model(batch[0]).argmax(1) == batch[1]).float().mean())
+
+
+class Small(Noise):
+    widths = WIDTHS["64-64-10"]
+
+
+class Large(Noise):
+    widths = WIDTHS["1.9 M"]
+
+
+HERE = Path(__file__).resolve()
+TASKS = {"64-64-10": f"{HERE}:Small", "1.9 M": f"{HERE}:Large"}
+
+
+# Cells
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training. `where` names the ground that it runs on."""
+
+    model: str
+    workers: int
+    straggler: str | None
+    strategy: str
+    where: str = "this host"
+
+    @property
+    def group(self) -> str:
+        slow = f", straggler {self.straggler}" if self.straggler else ""
+        return f"{self.model}, {self.workers} workers{slow}, {self.where}"
+
+    @property
+    def pace_s(self) -> float | None:
+        return PACES_S[self.model][self.workers]
+
+    @property
+    def steps(self) -> int:
+        """Of each worker, if all are equally fast; a straggler makes them last longer."""
+        return STEPS[self.model] // (2 if self.straggler else 1)
+
+    def budget(self) -> Budget:
+        batch = load_task(TASKS[self.model]).batch_size
+        samples = self.steps * self.workers * batch
+        return Budget(samples, samples, self.workers * batch, ticks=1, whole_steps=True)
+
+
+@dataclass(frozen=True)
+class Time:
+    """Of a step of one worker, in seconds: all of it, and what of it was not computing."""
+
+    step_s: float
+    outside_s: float
+
+    @property
+    def share(self) -> float:
+        return self.outside_s / self.step_s
+
+
+def time_of(run: Run) -> Time:
+    """From the records of all workers, without the first steps."""
+    parts = [_parts(report.excerpt) for report in run.workers]
+    steps, total_ns, computing_ns = (sum(part[i] for part in parts) for i in range(3))
+    return Time(total_ns / steps / 1e9, (total_ns - computing_ns) / steps / 1e9)
+
+
+def _parts(excerpt: Any) -> tuple[int, int, int]:
+    """Steps, their time, and that of computing, from the beginning of one step to that of the last."""
+    starts = [place for place, piece in enumerate(excerpt.slices) if piece.kind == COMPUTE]
+    skipped = round(len(starts) * WARM_UP)
+    first, last = starts[skipped], starts[-1]
+    counted = excerpt.slices[first:last]
+    computing = sum(piece.duration_ns for piece in counted if piece.kind == COMPUTE)
+    total = excerpt.slices[last].start_ns - excerpt.slices[first].start_ns
+    return len(starts) - 1 - skipped, total, computing
+
+
+class Ground(Protocol):
+    """Where cells run for real, and the model of it: for now this host; links between hosts may follow."""
+
+    name: str
+
+    def calibrate(self, model: str, workers: Sequence[int], effort: Effort) -> None: ...
+
+    def train(self, cell: Cell, seed: int) -> Run: ...
+
+    def cluster(self, cell: Cell) -> Cluster:
+        """The model that a cell is simulated with."""
+
+
+class ThisHost:
+    """Processes on this machine, over shared memory."""
+
+    name = "this host"
+
+    def __init__(self, engine: LocalEngine, known: dict[str, Any] | None = None) -> None:
+        self._engine = engine
+        self.found: dict[str, dict[str, Any]] = known or {}
+        """By model: the cluster file and by how much a sleep is longer than told."""
+
+    def calibrate(self, model: str, workers: Sequence[int], effort: Effort) -> None:
+        measured = measure(
+            TASKS[model], workers=workers, effort=effort, engine=self._engine, tell=harness.note
+        )
+        self.found[model] = {
+            "cluster": to_toml(cluster_of(measured)),
+            "oversleeping_s": measured.oversleeping.median_s,
+        }
+        harness.note(self.found[model]["cluster"])
+
+    def train(self, cell: Cell, seed: int) -> Run:
+        return train_task(
+            TASKS[cell.model],
+            cell.strategy,
+            workers=cell.workers,
+            budget=cell.budget(),
+            seed=seed,
+            engine=self._engine,
+            pace_s=cell.pace_s,
+            straggler=cell.straggler,
+        )
+
+    def cluster(self, cell: Cell) -> Cluster:
+        found = self.found[cell.model]
+        usual = read_cluster(found["cluster"])
+        assert isinstance(usual.compute, Compute)
+        straggler = None if cell.straggler is None else parse_straggler(cell.straggler)
+        pace_s = None if cell.pace_s is None else cell.pace_s + found["oversleeping_s"]
+        return replace(usual, compute=replace(usual.compute, straggler=straggler, pace_s=pace_s))
+
+
+def simulated(cell: Cell, cluster: Cluster, seed: int = 0) -> Time:
+    run = simulate_task(
+        load_task(TASKS[cell.model]),
+        strategy_from(cell.strategy),
+        workers=cell.workers,
+        budget=cell.budget(),
+        cluster=cluster,
+        seed=seed,
+    )
+    return time_of(run)
+
+
+def measured(cells: Sequence[Cell], grounds: dict[str, Ground], repetitions: int) -> dict[Cell, list[Time]]:
+    """All cells once, and then all of them again: what disturbs the machine for a minute hits each of them once."""
+    times: dict[Cell, list[Time]] = {cell: [] for cell in cells}
+    for repetition in range(repetitions):
+        for number, cell in enumerate(cells):
+            times[cell].append(time_of(grounds[cell.where].train(cell, repetition)))
+            last = times[cell][-1]
+            harness.note(
+                f"repetition {repetition + 1}, cell {number + 1} of {len(cells)}: {cell.group}, {cell.strategy}: "
+                f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
+            )
+    return times
+
+
+# What it says
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell, both ways."""
+
+    cell: Cell
+    measured: Time
+    simulated: Time
+    low_s: float
+    high_s: float
+    """The fastest and the slowest of the real runs."""
+
+    @property
+    def error(self) -> float:
+        return self.simulated.step_s / self.measured.step_s - 1
+
+    @property
+    def outside_error(self) -> float:
+        return self.simulated.outside_s / self.measured.outside_s - 1
+
+
+def row_of(cell: Cell, times: Sequence[Time], model: Time) -> Row:
+    steps = [time.step_s for time in times]
+    middle = Time(statistics.median(steps), statistics.median(time.outside_s for time in times))
+    return Row(cell, middle, model, min(steps), max(steps))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The whole grid in a few numbers."""
+
+    cells: int
+    median_error: float
+    worst_error: float
+    outside_cells: float
+    """The share of cells that spend 40 % or more of the measured step outside computation."""
+    median_outside_error: float
+    pairs: int
+    """Strategies of one group whose measured times differ by more than the worst error that is allowed."""
+    pairs_agree: int
+    close_pairs: int
+    """And by more than the median that is allowed."""
+    close_pairs_agree: int
+
+    @property
+    def holds(self) -> bool:
+        return (
+            self.median_error <= MEDIAN_LIMIT
+            and self.worst_error <= WORST_LIMIT
+            and self.outside_cells >= 0.5
+            and self.median_outside_error <= OUTSIDE_LIMIT
+            and self.pairs == self.pairs_agree
+        )
+
+
+def summary_of(rows: Sequence[Row]) -> Summary:
+    far, close = (list(_pairs(rows, apart)) for apart in (WORST_LIMIT, MEDIAN_LIMIT))
+    return Summary(
+        cells=len(rows),
+        median_error=statistics.median(abs(row.error) for row in rows),
+        worst_error=max(abs(row.error) for row in rows),
+        outside_cells=statistics.fmean(row.measured.share >= OUTSIDE_SHARE for row in rows),
+        median_outside_error=statistics.median(abs(row.outside_error) for row in rows),
+        pairs=len(far),
+        pairs_agree=sum(far),
+        close_pairs=len(close),
+        close_pairs_agree=sum(close),
+    )
+
+
+def _pairs(rows: Sequence[Row], apart: float) -> Iterator[bool]:
+    """For each two strategies of a group that are so far apart: whether the simulator has the same one ahead."""
+    for one, other in itertools.combinations(rows, 2):
+        slow, fast = sorted((one, other), key=lambda row: -row.measured.step_s)
+        if one.cell.group == other.cell.group and slow.measured.step_s > (1 + apart) * fast.measured.step_s:
+            yield slow.simulated.step_s > fast.simulated.step_s
+
+
+def show(rows: Sequence[Row], summary: Summary) -> None:
+    for group, members in itertools.groupby(rows, key=lambda row: row.cell.group):
+        print(
+            f"\n{group}\n{'':16} {'measured':>10} {'(from .. to)':>17} {'simulated':>10} {'error':>7}", end=""
+        )
+        print(f" {'outside':>9} {'simulated':>10} {'error':>7}")
+        for row in members:
+            real, model = row.measured, row.simulated
+            print(
+                f"{row.cell.strategy:16} {real.step_s * 1e3:7.3f} ms {row.low_s * 1e3:8.3f} ..{row.high_s * 1e3:7.3f} "
+                f"{model.step_s * 1e3:7.3f} ms {100 * row.error:+6.1f}% {real.outside_s * 1e3:6.3f} ms "
+                f"{model.outside_s * 1e3:7.3f} ms {100 * row.outside_error:+6.1f}%"
+            )
+    print(
+        f"\n{summary.cells} cells: error {100 * summary.median_error:.1f} % in the median, "
+        f"{100 * summary.worst_error:.1f} % at worst\n"
+        f"outside computation: {100 * summary.outside_cells:.0f} % of cells spend 40 % or more there; the error "
+        f"of that part is {100 * summary.median_outside_error:.1f} % in the median\n"
+        f"order: {summary.pairs_agree} of {summary.pairs} pairs that differ by more than {100 * WORST_LIMIT:.0f} % are "
+        f"ordered alike, {summary.close_pairs_agree} of {summary.close_pairs} by more than {100 * MEDIAN_LIMIT:.0f} %\n"
+        f"{'all that is demanded holds' if summary.holds else 'NOT all that is demanded holds'}"
+    )
+
+
+def grid(quick: bool) -> list[Cell]:
+    models = ("64-64-10",) if quick else tuple(WIDTHS)
+    workers = (2, 4) if quick else (2, 4, 8)
+    strategies = ("allreduce", "dpsgd", "ssp") if quick else STRATEGIES
+    cells = itertools.product(models, workers, STRAGGLERS, strategies)
+    return [Cell(*cell) for cell in cells]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="write models, rows and summary there as well")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small grid, each cell once; about two minutes"
+    )
+    parser.add_argument("--repetitions", type=int, help="real runs of each cell; 3 unless told")
+    parser.add_argument("--check", action="store_true", help="end with 1 unless all that is demanded holds")
+    parser.add_argument(
+        "--again", metavar="FILE", help="simulate the cells of such a file again, without real runs"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = options()
+    before, load = json.loads(Path(asked.again).read_text()) if asked.again else None, load_of_others()
+    with harness.engine() as engine:
+        host = ThisHost(engine, before and before["models"])
+        grounds: dict[str, Ground] = {host.name: host}
+        if before is None:
+            cells = grid(asked.quick)
+            harness.note(f"{load:.2f} cores are busy with something else")
+            for model, group in itertools.groupby(cells, key=lambda cell: cell.model):
+                host.calibrate(
+                    model, sorted({cell.workers for cell in group}), QUICK if asked.quick else Effort()
+                )
+            times = measured(cells, grounds, asked.repetitions or (1 if asked.quick else 3))
+        else:
+            times = {Cell(**row["cell"]): [Time(**time) for time in row["times"]] for row in before["rows"]}
+    rows = [
+        row_of(cell, each, simulated(cell, grounds[cell.where].cluster(cell))) for cell, each in times.items()
+    ]
+    summary = summary_of(rows)
+    show(rows, summary)
+    if asked.json:
+        Path(asked.json).write_text(json.dumps(_data(rows, times, summary, host), indent=1) + "\n")
+    sys.exit(1 if asked.check and not summary.holds else 0)
+
+
+def _data(
+    rows: Sequence[Row], times: dict[Cell, list[Time]], summary: Summary, host: ThisHost
+) -> dict[str, Any]:
+    return {
+        "models": host.found,
+        "rows": [
+            {**asdict(row), "error": row.error, "outside_error": row.outside_error,
+             "times": [asdict(time) for time in times[row.cell]]}
+            for row in rows
+        ],
+        "summary": asdict(summary),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`fast calibrate`: measure this machine, and write the cluster file that `fast simulate --cluster` reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fast.engine import LocalEngine
+from fast.errors import UsageError
+from fast.lab.calibration import QUICK, Effort, cluster_of, load_of_others, measure
+from fast.lab.calibration.words import found_in_words, warnings
+from fast.lab.surroundings import cores
+from fast.lab.tasks import load_task
+from fast.sim.cluster import to_toml
+
+_TASK = "digits"
+_MOST_WORKERS = 64
+
+
+def calibrate_command(
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Whose steps are measured; one file for each if there are several.", show_default=_TASK
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            "-w",
+            help="How many share this machine: means and crowding are measured with each of these numbers.",
+            show_default="the number of cores, and twice that",
+        ),
+    ] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="The cluster file to write.")] = "machine.toml",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions; half a minute.")] = False,
+) -> int:
+    """Measure this machine with real workers and write a model of it for `fast simulate --cluster`.
+
+    Computing, letters, means, the optimizer, a server: each as it happens in a training, with one torch
+    thread per worker, many times, in turn with everything else. Let nothing else run meanwhile.
+    """
+    counts = _counts(workers)
+    files = files_of(tasks or [_TASK], Path(out))
+    busy = load_of_others()
+    with LocalEngine() as engine:
+        for task, path in files.items():
+            _calibrate(engine, task, path, counts, busy, quick=quick)
+    return 0
+
+
+def _calibrate(
+    engine: LocalEngine, task: str, path: Path, counts: list[int], busy: float, *, quick: bool
+) -> None:
+    print(f"{task}: measuring with {', '.join(map(str, counts))} workers on {cores()} cores", flush=True)
+    effort = QUICK if quick else Effort()
+    found = measure(task, workers=counts, effort=effort, engine=engine, tell=lambda what: None)
+    cluster = cluster_of(found)
+    for line in found_in_words(found, cluster):
+        print(f"  {line}")
+    for warning in warnings(found, busy):
+        print(f"warning: {warning}")
+    path.write_text(to_toml(cluster), encoding="utf-8")
+    print(f"written to {path}: fast simulate {task} --cluster {path}")
+
+
+def _counts(text: str | None) -> list[int]:
+    if text is None:
+        few = max(2, cores())
+        return [few, 2 * few]
+    try:
+        counts = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        raise UsageError(f"--workers {text}: numbers of workers, such as 2,4,8") from None
+    if counts[0] < 2 or counts[-1] > _MOST_WORKERS:
+        raise UsageError(f"--workers {text}: each number is from 2 to {_MOST_WORKERS}")
+    return counts
+
+
+def files_of(tasks: list[str], out: Path) -> dict[str, Path]:
+    """Which file is whose; that each can be read and written is found out before anything is measured."""
+    for task in tasks:
+        load_task(task)
+    folder = out.parent
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"--out {out}: it is to be a file in a folder that exists and can be written")
+    if len(tasks) == 1:
+        return {tasks[0]: out}
+    return {task: out.with_stem(f"{out.stem}-{_plain(task)}") for task in tasks}
+
+
+def _plain(task: str) -> str:
+    """As a part of a file's name."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(task).name)

@@ -1,0 +1,259 @@
+"""Measurements: jobs of real workers, and what their times say about this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+
+from fast.core import Task
+from fast.engine import Job, LocalEngine
+from fast.errors import FastError, UsageError
+from fast.lab.budget import Budget
+from fast.lab.calibration import trials
+from fast.lab.calibration.fitting import Spread, after_the_last, against_median
+from fast.lab.calibration.probing import Orders
+from fast.lab.calibration.trials import Times
+from fast.lab.measures import live_state, one_thread
+from fast.lab.real import PRELOAD, train_task
+from fast.lab.recording import MERGE, WAIT, Excerpt
+from fast.lab.surroundings import cores
+from fast.lab.tasks import load_task
+from fast.lab.training import warm_up
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+"""Bytes of the tensors that are sent, added and averaged, besides those of the task's own weights."""
+_ECHOES = 300
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: every trial so many times, spread over the whole calibration."""
+
+    repetitions: int = 6
+    trial_s: float = 0.15
+
+    def rounds(self, step_s: float) -> int:
+        """Steps in a row of one trial."""
+        return max(6, min(60, round(self.trial_s / step_s)))
+
+
+QUICK = Effort(repetitions=2, trial_s=0.05)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What was measured with so many workers at once."""
+
+    workers: int
+    computing: Spread
+    """By what each process really ran, so that waiting for a core is not in it; likewise the turn."""
+    turn: Spread
+    means: dict[int, Spread]
+    """By bytes."""
+    to_all: Spread | None = None
+    """One letter to all others."""
+    run: Spread | None = None
+    """How long a process runs until another one gets its core."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Of one task on this machine."""
+
+    task: str
+    weights_bytes: int
+    cores: int
+    repetitions: int
+    crowds: tuple[Crowd, ...]
+    """Ascending; the first one has as many workers as there are cores, and at least two."""
+    computing: Spread
+    """A step on all cores at once, by the clock; and with the other cores asleep."""
+    alone: Spread
+    variation: Spread
+    """Of steps on one worker in a row: each against the median around it. What changes slowly, for all
+    workers alike, lets nobody wait for anybody."""
+    turn: Spread
+    rested_turn: Spread
+    """After a sleep."""
+    oversleeping: Spread
+    """By how much a sleep takes longer than told."""
+    applying: Spread
+    server_applying: Spread
+    server_turn: Spread
+    operations: dict[int, Spread]
+    """`trials.PASSES`, by bytes; the others likewise."""
+    sending: dict[int, Spread]
+    reading: dict[int, Spread]
+    merging: dict[int, Spread]
+    trips: dict[int, Spread]
+
+
+def measure(
+    task: str,
+    *,
+    workers: Sequence[int] = (),
+    effort: Effort | None = None,
+    engine: LocalEngine | None = None,
+    tell: Tell = lambda line: None,
+) -> Measurements:
+    """Measure this machine with real workers: always as many as it has cores, and these numbers too."""
+    if engine is None:
+        with LocalEngine() as own:
+            return measure(task, workers=workers, effort=effort, engine=own, tell=tell)
+    effort, problem, few = effort or Effort(), load_task(task), max(2, cores())
+    if any(count < 2 for count in workers):
+        raise UsageError(f"{min(workers)} workers have nobody to talk to; calibrate with 2 or more")
+    own_bytes = sum(value.numel() * value.element_size() for value in live_state(problem.model()).values())
+    sizes = sorted({*SIZES, own_bytes})
+    rounds, found = effort.rounds(_step_s(problem)), {}
+    for count in sorted({few, *workers}):
+        tell(f"{count} workers")
+        orders = Orders(task, few, effort.repetitions, rounds, sizes)
+        found[count] = _probed(engine, count, orders)
+    tell("a server")
+    server_turn = _server_turn(engine, task, problem)
+    crowds = tuple(_crowd(results, sizes, few) for results in found.values())
+    return _measurements(task, found[few], sizes, crowds, own_bytes, few, effort.repetitions, server_turn)
+
+
+def _step_s(task: Task) -> float:
+    """A first idea, to know how often is often enough."""
+    with one_thread():
+        warm_up(task)
+        began = time.perf_counter()
+        warm_up(task)
+        return (time.perf_counter() - began) / 2
+
+
+Results = list[dict[str, Times]]
+
+
+def _probed(engine: LocalEngine, workers: int, orders: Orders) -> Results:
+    job = Job(
+        workers=workers,
+        entry="fast.lab.calibration.probing:probe",
+        server_entry="",
+        arguments={"orders": msgspec.to_builtins(orders)},
+        preload=[*PRELOAD, "fast.lab.calibration.probing"],
+        folder=os.getcwd(),
+    )
+    outcome = engine.run(job)
+    if outcome.failure is not None:
+        raise FastError(f"{outcome.failure.who}: {outcome.failure.message}\n{outcome.failure.traceback}")
+    return outcome.results
+
+
+def _server_turn(engine: LocalEngine, task: str, problem: Task) -> Spread:
+    """Of a server that only answers, without its waits and sends."""
+    echo = f"{Path(trials.__file__).resolve()}:Echo"
+    budget = Budget(_ECHOES * problem.batch_size, 1 << 40, problem.batch_size, ticks=1, whole_steps=True)
+    run = train_task(task, echo, workers=1, budget=budget, engine=engine)
+    (report,) = run.servers
+    assert report.excerpt is not None, "servers record what they do"
+    return Spread.of(between_waits(report.excerpt)[1:])
+
+
+def between_waits(excerpt: Excerpt) -> list[int]:
+    """What a participant did between one wait and the next, without sending; each time."""
+    stretches = groupby(excerpt.slices, lambda piece: piece.kind == WAIT)
+    return [
+        sum(piece.duration_ns for piece in pieces if piece.kind == MERGE)
+        for waiting, pieces in stretches
+        if not waiting
+    ]
+
+
+# What the workers brought back
+
+
+def _spread(results: Results, trial: str, what: str) -> Spread:
+    """Of all workers that took part."""
+    return Spread.of(t for each in results for t in each.get(trial, {}).get(what, ()))
+
+
+def _variation(results: Results, repetitions: int) -> Spread:
+    ratios = (
+        ratio for each in results for ratio in against_median(each["together"]["computing, run"], repetitions)
+    )
+    return Spread.of(1e9 * ratio for ratio in ratios)
+
+
+def _by_size(results: Results, trial: str, what: str, sizes: Sequence[int]) -> dict[int, Spread]:
+    return {nbytes: _spread(results, trial.format(nbytes), what) for nbytes in sizes}
+
+
+def _crowd(results: Results, sizes: Sequence[int], few: int) -> Crowd:
+    runs = [t for each in results for t in each.get("spinning", {}).get("run", ())]
+    return Crowd(
+        workers=len(results),
+        computing=_spread(results, "rested" if len(results) > few else "together", "computing, run"),
+        turn=_spread(results, "rested" if len(results) > few else "together", "turn, run"),
+        means={nbytes: _mean(results, f"means of {nbytes}") for nbytes in sizes},
+        to_all=_spread(results, "fanning", "all") if len(results) > 2 else None,
+        run=Spread.of(runs) if runs else None,
+    )
+
+
+def _mean(results: Results, trial: str) -> Spread:
+    came, left = ([each[trial][what] for each in results] for what in ("came", "left"))
+    return Spread.of(after_the_last(came, left))
+
+
+def _measurements(
+    task: str,
+    results: Results,
+    sizes: Sequence[int],
+    crowds: tuple[Crowd, ...],
+    own_bytes: int,
+    few: int,
+    repetitions: int,
+    server_turn: Spread,
+) -> Measurements:
+    rests = [t - round(trials.REST_S * 1e9) for each in results for t in each["rested"]["rest"]]
+    return Measurements(
+        task=task,
+        weights_bytes=own_bytes,
+        cores=few,
+        repetitions=repetitions,
+        crowds=crowds,
+        computing=_spread(results, "together", "computing, run"),
+        alone=_spread(results, "alone", "computing, run"),
+        variation=_variation(results, repetitions),
+        turn=_spread(results, "together", "turn, run"),
+        rested_turn=_spread(results, "rested", "turn, run"),
+        oversleeping=Spread.of(rests),
+        applying=_spread(results, "applying", "applying"),
+        server_applying=_spread(results, "serving", "applying"),
+        server_turn=server_turn,
+        operations=_by_size(results, "operations of {}", "operations", sizes),
+        sending=_by_size(results, "exchanging {}", "sending", sizes),
+        reading=_by_size(results, "exchanging {}", "reading", sizes),
+        merging=_by_size(results, "exchanging {}", "merging", sizes),
+        trips=_by_size(results, "round trips of {}", "trip", sizes),
+    )
+
+
+def load_of_others(seconds: float = 0.3, stat: Callable[[], str] | None = None) -> float:
+    """How many cores are busy while we do nothing; 0 where the system doesn't say."""
+    read = stat or (lambda: Path("/proc/stat").read_text())
+    try:
+        before = _busy_and_all(read())
+        time.sleep(seconds)
+        after = _busy_and_all(read())
+    except OSError:
+        return 0.0
+    passed = after[1] - before[1]
+    return (after[0] - before[0]) / passed * cores() if passed else 0.0
+
+
+def _busy_and_all(stat: str) -> tuple[int, int]:
+    """In the kernel's ticks: user, nice, system, idle, waiting for disks, ..."""
+    ticks = [int(word) for word in stat.splitlines()[0].split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)

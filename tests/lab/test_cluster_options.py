@@ -1,0 +1,116 @@
+"""`fast simulate` on a cluster: options, files, what is said about it and what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_plans import OWN
+
+from fast.cli.simulate import simulate_command
+from fast.errors import UsageError
+from fast.lab import Plan, Simulated
+from fast.sim.cluster import cluster_of, read_cluster
+
+FILE = """
+schema = 1
+[compute]
+step = "5ms"           # a comment that nobody needs to keep
+spread = 0.2
+[network]
+profile = "10gbit"
+hosts = 2
+[work]
+turn = "1ms"
+"""
+
+
+@pytest.fixture(autouse=True)
+def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results go to ./runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.toml").write_text(FILE)
+
+
+def kept(name: str) -> dict[str, Any]:
+    return json.loads(Path("runs", name, "run.json").read_text())
+
+
+def test_the_model_is_said_in_words_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_command(OWN, "allreduce", workers=4, epochs=1, hosts="2", spread=0.3, name="a")
+    out, words = capsys.readouterr().out, cluster_of(hosts="2", spread=0.3).in_words(4)
+    assert "4 simulated workers, 1gbit, step 20ms, hosts 2, spread 0.3" in out
+    before_table = out.partition("strategy")[0]
+    assert all(line in before_table for line in words) and "4 workers, 2 to a host, on 2 hosts" in words
+    assert kept("a")["facts"]["model"] == words
+    report = Path("runs/a/report.html").read_text()
+    assert "4 workers, 2 to a host, on 2 hosts" in report
+
+
+def test_servers_are_counted_where_a_strategy_has_one(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_command(OWN, "allreduce,ssp", workers=2, epochs=1, name="a")
+    assert "2 workers and 1 server, each on a host of its own" in capsys.readouterr().out
+
+
+def test_a_file_and_options_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_command(OWN, "allreduce", workers=4, epochs=1, cluster="cluster.toml", name="a")
+    simulate_command(OWN, "allreduce", workers=4, epochs=1, cluster="cluster.toml", step="50ms", name="b")
+    assert "4 simulated workers, a cluster file, step 50ms" in capsys.readouterr().out
+    first, second = kept("a"), kept("b")
+    assert read_cluster(first["settings"]["world"]["cluster"]) == read_cluster(FILE)
+    assert any("a step takes 5 ms" in line for line in first["facts"]["model"])
+    assert any("a step takes 50 ms" in line for line in second["facts"]["model"])
+    took = [data["results"][0]["duration_s"] for data in (first, second)]
+    assert took[1] > 5 * took[0]
+
+
+def test_the_same_again_without_the_file() -> None:
+    """run.json holds all that is needed."""
+    simulate_command(OWN, "allreduce", workers=4, epochs=1, cluster="cluster.toml", name="a")
+    Path("cluster.toml").unlink()
+    simulate_command(again="runs/a", name="b")
+    first, second = kept("a"), kept("b")
+    assert first.pop("timestamps") and second.pop("timestamps")
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"hosts": "some"}, "Write 4, or all"),
+        ({"racks": "8"}, "are no racks"),
+        ({"speeds": "fast"}, "are no speeds"),
+        ({"spread": -1.0}, "a spread of -1"),
+        ({"straggler": "5x@0.1/x"}, "5x@0.1/50"),
+        ({"cluster": "none.toml"}, "none.toml can't be read"),
+        ({"cluster": "wrong.toml"}, r"wrong.toml: \[compute\] has no key 'stop'. Did you mean step"),
+    ],
+)
+def test_wrong_clusters_are_refused(options: dict[str, Any], says: str) -> None:
+    Path("wrong.toml").write_text('schema = 1\n[compute]\nstop = "5ms"\n')
+    with pytest.raises(UsageError, match=says):
+        simulate_command(OWN, "allreduce", workers=2, **options)
+    assert not Path("runs").exists(), "nothing has started"
+
+
+@pytest.mark.parametrize("option", ["cluster", "hosts", "racks", "speeds", "spread"])
+def test_what_is_run_again_has_the_cluster_that_it_had(option: str) -> None:
+    given: Any = {option: "cluster.toml" if option == "cluster" else 0.5 if option == "spread" else "1"}
+    with pytest.raises(UsageError, match=f"leave out --{option}"):
+        simulate_command(again="runs/a", **given)
+
+
+def test_the_reference_is_the_mean_time_of_a_step() -> None:
+    assert Simulated(step="10ms").step_s == 0.01
+    assert Simulated(cluster='schema = 1\n[compute]\npace = "50ms"').step_s == 0.05
+    assert Simulated(step="10ms", spread=1.0).step_s == pytest.approx(0.01 * 2.718281828459045**0.5)
+    assert Simulated(cluster='schema = 1\n[compute]\ntrace = ["1ms", "3ms"]').step_s == pytest.approx(0.002)
+
+
+def test_old_settings_are_still_read() -> None:
+    """A run.json from before there were files and hosts."""
+    plan = Plan.of(OWN, "allreduce", 2, epochs=1, world=Simulated("1gbit", "20ms"))
+    assert plan.settings.world == Simulated("1gbit", "20ms", None)
+    assert Simulated().model() == Simulated("1gbit", "20ms").model()
