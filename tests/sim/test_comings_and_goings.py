@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fast.errors import PeerSilent, UsageError
+from fast.core import Strategy, Tag
+from fast.errors import FastError, PeerSilent, UsageError
 from fast.loop.loading import strategy_from
-from fast.sim import Simulation, TraceHash
+from fast.sim import Network, Simulation, TraceHash, lives
 from fast.sim.interference import UNHARMED
-from fast.trace import Dropped
+from fast.trace import Dropped, Stepped
 
 from .problem import LeastSquares, close, weights
 
@@ -218,3 +219,128 @@ def test_neighbours_mix_with_a_newcomer_from_its_first_step_on():
         x = new
     for worker in range(3):
         assert close(simulation.me(worker).weights, x[worker])
+
+
+def test_who_dies_on_its_way_and_comes_again_lives_once():
+    """The first adoption is still under way (10 s for 160 bytes) when it dies; only the second becomes a life."""
+
+    def prepare(simulation):
+        simulation.at(100 * MS, lambda: simulation.admit(3))
+        simulation.at(200 * MS, lambda: simulation.kill(3, notice_ns=0))
+        simulation.at(300 * MS, lambda: simulation.admit(3))
+
+    records = []
+    problem = LeastSquares()
+    simulation = problem.simulation(
+        strategy_from("gossip(p=0.1)"),
+        problem.batches(4, 60),
+        faults=Deeds(prepare),
+        absent=[3],
+        network=Network(1e3, 0.0),
+        observers=[records.append],
+    )
+    simulation.run()
+    steps = [record.step for record in records if isinstance(record, Stepped) and record.who == 3]
+    assert steps == sorted(set(steps))
+    assert simulation.me(3).fresh and simulation.participants[3].left
+
+
+class Forgiving(Strategy):
+    """Waits for everybody's number; who is silent is asked again, once."""
+
+    synchronous = True
+    tags = (Tag("hello"),)
+
+    async def step(self, me):
+        me.apply(me.gradient)
+        me.send(me.peers, torch.zeros(1), tag="hello")
+        try:
+            await me.gather("hello", me.peers)
+        except PeerSilent:
+            await me.gather("hello", me.peers)
+
+
+def test_who_catches_that_a_peer_is_silent_goes_on():
+    problem = LeastSquares()
+    simulation = problem.simulation(
+        Forgiving(),
+        problem.batches(3, 10),
+        faults=Deeds(lambda s: s.at(50 * MS, lambda: s.freeze(1, 5_000 * MS))),
+        deadline_s=2.0,
+    )
+    simulation.run()
+    assert [(p.me.steps, p.left) for p in simulation.workers] == [(10, True)] * 3
+
+
+def test_a_server_that_hears_others_does_not_give_up_one_who_is_frozen():
+    _, simulation = run(
+        "ssp(bound=inf)", lambda s: s.at(50 * MS, lambda: s.freeze(1, 500 * MS)), deadline_s=0.2, steps=60
+    )
+    assert [p.me.steps for p in simulation.workers] == [60] * 4
+
+
+def test_freezes_that_overlap_take_no_longer_than_they_last():
+    def prepare(simulation):
+        simulation.at(50 * MS, lambda: simulation.freeze(1, 70 * MS))
+        simulation.at(55 * MS, lambda: simulation.freeze(1, 70 * MS))
+
+    _, simulation = run("allreduce", prepare)
+    assert simulation.now_ns == 30 * STEP + 75 * MS
+    with pytest.raises(PeerSilent, match=r"no sign of life for 0\.072 s"):
+        run("allreduce", prepare, deadline_s=0.072)  # 75 ms together, though neither is that long
+
+
+def test_who_comes_at_once_comes():
+    _, simulation = run("gossip", lambda s: s.at(0, lambda: s.admit(3)), absent=[3])
+    assert simulation.me(3).steps == 30
+
+
+def test_who_comes_back_to_means_needs_no_patience():
+    def prepare(simulation):
+        simulation.at(60 * MS, lambda: simulation.kill(5, notice_ns=10 * MS))
+        simulation.at(100 * MS, lambda: simulation.admit(5))
+
+    _, simulation = run("allreduce", prepare, workers=8, steps=10)
+    assert simulation.me(5).fresh and simulation.me(5).steps > 6
+
+
+def test_who_dies_before_it_is_there_does_not_come():
+    def prepare(simulation):
+        simulation.at(95 * MS, lambda: simulation.admit(3))
+        simulation.at(96 * MS, lambda: simulation.kill(3))
+
+    _, simulation = run("dpsgd", prepare, absent=[3])
+    assert simulation.me(3).steps == 0 and simulation.participants[3].absent
+    assert simulation.me(0).workers == (0,)
+    assert [p.me.steps for p in simulation.workers[:3]] == [30] * 3
+
+
+def test_a_death_that_nobody_waits_for_does_not_prolong_the_run():
+    _, simulation = run("gossip", lambda s: s.at(30 * STEP - 5 * MS, lambda: s.kill(1, notice_ns=1_000 * MS)))
+    assert simulation.now_ns == 30 * STEP
+
+
+class Restless(Strategy):
+    def servers(self, workers):
+        return 1
+
+    async def step(self, me):
+        me.apply(me.gradient)
+
+    async def serve(self, me):
+        me.send(0, me.weights, tag="again")
+
+
+def test_a_server_that_never_waits_is_an_error_and_no_hang(monkeypatch):
+    monkeypatch.setattr(lives, "_RESTLESS", 50)
+    problem = LeastSquares()
+    with pytest.raises(FastError, match="server 2 took 51 turns"):
+        problem.simulation(Restless(), problem.batches(2, 3)).run()
+
+
+def test_checkpoints_are_refused_where_somebody_comes():
+    problem = LeastSquares()
+    simulation = problem.simulation(strategy_from("gossip"), problem.batches(3, 10), absent=[2])
+    simulation.run(pause_after=3)
+    with pytest.raises(UsageError, match="can't be saved"):
+        simulation.checkpoint()

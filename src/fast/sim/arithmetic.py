@@ -55,17 +55,19 @@ class _Counted:
         self._turn, self._arithmetic = turn, arithmetic
 
     def __await__(self) -> Generator[Any, None, None]:
+        failed: BaseException | None = None
         try:
             while True:
                 try:
                     with self._arithmetic:
-                        request = self._turn.send(None)
+                        request = self._turn.send(None) if failed is None else self._turn.throw(failed)
                 except StopIteration:
                     return
+                failed = None
                 try:
                     yield request
-                except BaseException as error:
-                    request = self._turn.throw(error)
+                except Exception as error:
+                    failed = error
         finally:
             self._turn.close()
 

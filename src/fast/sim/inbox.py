@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import final
 
 from fast.core import Letter, Mailbox, Need, Tag
@@ -35,6 +35,10 @@ class LetterWait(Request):
 
     def whom(self) -> tuple[int, ...]:
         return tuple(sorted(self.missing))
+
+    def is_hopeless(self, silent: Callable[[int], bool]) -> bool:
+        enough = any if self.need is Need.ALL else all
+        return bool(self.missing) and enough(silent(peer) for peer in self.missing)
 
     def describe(self) -> str:
         joint = ", " if self.need is Need.ALL else " or "

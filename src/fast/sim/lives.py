@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 from fast.core import Me, serve_turn, start, step_turn
 from fast.core.buckets import ended_too_early
 from fast.core.world import Labour
+from fast.errors import FastError
 from fast.sim.arithmetic import counted
 from fast.sim.cluster import Compute, Cores
 from fast.sim.events import Action
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from fast.sim.simulation import Simulation
 
 _NO_BATCH = object()
+_RESTLESS = 100_000
+"""Turns of a server without a wait between them, after which there will be none."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,20 @@ class Lives:
     async def _serve(self, p: Participant) -> None:
         """Turn after turn, as long as anything can still come. A turn that found nothing to do
         is not repeated before something has happened: virtual time would stand still."""
-        found_nothing = False
+        found_nothing, restless = False, 0
         while not (found_nothing and self._is_over(p)):
             if found_nothing:
                 await p.world.wait_for_news()
             p.world.touched, before = False, p.world.suspensions
             turn, arithmetic = serve_turn(p.me), p.world.arithmetic
             await (turn if arithmetic is None else counted(turn, arithmetic))
-            found_nothing = not p.world.touched and p.world.suspensions == before
+            waited = p.world.suspensions != before
+            found_nothing, restless = not p.world.touched and not waited, 0 if waited else restless + 1
+            if restless > _RESTLESS:
+                raise FastError(
+                    f"{p.name} took {restless} turns one after another without waiting for anything, so virtual time "
+                    "stands still. In `serve`, await something: me.news(tag) waits for letters."
+                )
             if not found_nothing:
                 p.world.worked(Labour.TURN, 0)
                 await p.world.catch_up()

@@ -10,8 +10,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, final
 
+from fast.core import Me
 from fast.errors import UsageError
-from fast.membership import Why, patience_of
+from fast.membership import Change, Why, patience_of
 from fast.sim.participant import Participant
 
 if TYPE_CHECKING:
@@ -58,9 +59,10 @@ class Newcomers:
     def _forgotten(self, p: Participant) -> int:
         """From this step on nobody waits for what this worker sent in its life before. Workers in
         lock-step are never more steps apart than the news of a departure takes."""
-        strategy, view = self._simulation.strategy, self._simulation.view
-        period = 1 if strategy.topology is None else strategy.topology.period(len(view.workers))
-        patience = patience_of(view, period)
+        topology, view = self._simulation.strategy.topology, self._simulation.view
+        if topology is None:  # means only: who had come to one was counted, and nobody waits for the next
+            return 0
+        patience = patience_of(view, topology.period(len(view.workers)))
         left = [c for c in self._simulation.post.changes if c.who == p.me.id and c.why is Why.LEFT]
         return left[-1].step + 2 * patience if left else 0
 
@@ -68,6 +70,13 @@ class Newcomers:
         """A worker has come to a step from which others take part, and has sent nothing of it yet."""
         for newcomer in self._due.pop(steps, ()) if self._due else ():
             self._adopt(newcomer, self._simulation.participants[donor])
+
+    def withdraw(self, p: Participant) -> None:
+        """Who was to come doesn't: it has died, or was stopped, before it was there."""
+        for step, due in self._due.items():
+            if p in due:
+                due.remove(p)
+                self._simulation.post.changes.append(Change(p.me.id, step, Why.ABSENT))
 
     def reconsider(self) -> None:
         """Somebody has gone: nobody may be left who comes to the steps that newcomers wait for."""
@@ -86,12 +95,13 @@ class Newcomers:
         p.frozen_until_ns = p.silent_until_ns = p.lost_ns = 0
         p.me, p.world = simulation.embody(p.me.id, p.me.replica, life=self._lives)
         p.me.steps, p.me.version, p.me.fresh = steps, version, True
-        nbytes = p.me.replica.layout.nbytes
+        me, nbytes = p.me, p.me.replica.layout.nbytes
+        leaves_ns = donor.world.now()
         simulation.post.traffic.carry(
-            donor.me.id, p.me.id, nbytes, lambda: self._begin(p, saved), simulation.now_ns
+            donor.me.id, me.id, nbytes, lambda: self._begin(p, me, saved), leaves_ns
         )
 
-    def _begin(self, p: Participant, saved: dict[str, Any]) -> None:
-        if p.alive:
+    def _begin(self, p: Participant, me: Me, saved: dict[str, Any]) -> None:
+        if p.alive and p.me is me:  # else it has died on its way here, and may be on its way again
             p.me.replica.load_state_dict(saved)
             self._simulation.play_on(p)

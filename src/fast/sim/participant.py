@@ -47,6 +47,7 @@ class Participant:
     """Its life, while a run is under way."""
     frozen_until_ns: int = 0
     """Before this time it doesn't go on."""
+    silent_since_ns: int = 0
     silent_until_ns: int = 0
     lost_ns: int = 0
     """Computing time that a freeze has taken from the step under way."""

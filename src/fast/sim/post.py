@@ -163,6 +163,9 @@ class Post:
         self._inboxes[who] = inbox
         self._dead.discard(who)
         del self.departures[who], self.left_ns[who]
+        for other in [*self._awaited.get(who, ()), *self._waiting]:
+            if self._inboxes[other].misses(who):  # what it waited for was of the life before
+                self._inboxes[other].hear_gone(who)
 
     def tell_later(self, gone: int, to: int) -> None:
         """Look again when the news of this departure can have arrived."""

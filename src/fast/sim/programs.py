@@ -33,6 +33,10 @@ class Request:
         """Who could end this wait, as far as that is known."""
         return ()
 
+    def is_hopeless(self, silent: Callable[[int], bool]) -> bool:
+        """Whether it can't end as long as these are silent."""
+        return any(silent(peer) for peer in self.whom())
+
     def describe(self) -> str:
         """What is waited for, for the message about a deadlock."""
         return "something"
@@ -66,11 +70,17 @@ class Program:
 
     def resume(self) -> None:
         """Run until the next request or the end."""
-        if self.finished or self._postpone(self):
-            return
+        if not self.finished and not self._postpone(self):
+            self._advance(lambda: self._coroutine.send(None))
+
+    def fail(self, error: Exception) -> None:
+        """Let what it waits for end in this error, which it may catch."""
+        self._advance(lambda: self._coroutine.throw(error))
+
+    def _advance(self, go_on: Callable[[], Any]) -> None:
         self.waits_for = None
         try:
-            request = self._coroutine.send(None)
+            request = go_on()
         except StopIteration:
             self.finished = True
             return
@@ -81,11 +91,6 @@ class Program:
             )
         self.waits_for = request
         request.belong_to(self)
-
-    def fail(self, error: Exception) -> None:
-        """Let what it waits for end in this error."""
-        self.waits_for, self.finished = None, True
-        self._coroutine.throw(error)
 
     def close(self) -> None:
         """Give it up where it stands."""

@@ -8,6 +8,7 @@ from typing import Any, final
 from fast.core import Letter, Me, Replica, Strategy, end_turn
 from fast.core.buckets import bucket_cuts, ready_shares
 from fast.errors import FastError, UsageError
+from fast.membership import Why
 from fast.sim import checkpoint
 from fast.sim.cluster import Cluster, ComputeModel, Cores, Network, Traffic
 from fast.sim.events import Action, Events
@@ -173,12 +174,12 @@ class Simulation:
         """
         self._check_idle()
         self._until = Until(stop, on_step, pause_after)
-        if self._faults is not None and not self._prepared:
-            self._prepared = True
-            self._faults.prepare(self)
         for p in self.participants:
             if p.alive and not self._ended:
                 self.play_on(p)
+        if self._faults is not None and not self._prepared:
+            self._prepared = True
+            self._faults.prepare(self)
         self._play(after_event)
         if not self._ended and not any(p.alive for p in self.workers):
             self._ended = True
@@ -225,11 +226,13 @@ class Simulation:
 
     def stop(self, worker: int) -> None:
         """It leaves in order, before its next step."""
+        self._newcomers.withdraw(self.participants[worker])
         self.participants[worker].leaving = True
 
     def kill(self, worker: int, *, notice_ns: int = NOTICE_NS) -> None:
         """It is gone at once; what it had sent still arrives. The others hear of it `notice_ns` later."""
         p = self.participants[worker]
+        self._newcomers.withdraw(p)
         if not p.alive:
             return
         p.dead, p.left = True, False
@@ -237,7 +240,9 @@ class Simulation:
             p.program.close()
         self.gradients.drop(worker)
         self.post.bury(worker)
-        self.events.at(self.now_ns + notice_ns, lambda: self._notice(p))
+        for window in [each for each in self._around.windows if each[0] == worker]:
+            del self._around.windows[window]
+        self.events.at(self.now_ns + notice_ns, lambda: self._notice(p), background=True)
 
     def _notice(self, p: Participant) -> None:
         self.post.leave(p.me.id, p.me.steps)
@@ -275,8 +280,11 @@ class Simulation:
             raise UsageError(
                 f"{self.strategy!r} reads peers' memory as it is, which can't be saved: no checkpoint can be taken"
             )
-        if self._faults is not None:
-            raise UsageError("a simulation with faults can't be saved: what is still to go wrong isn't in it")
+        if self._faults is not None or self.events or any(c.why is not Why.LEFT for c in self.post.changes):
+            raise UsageError(
+                "a simulation with faults, or in which workers come, can't be saved: what is still to happen "
+                "isn't in a checkpoint"
+            )
         return {
             "now_ns": self.now_ns,
             "total_samples": self.total_samples,

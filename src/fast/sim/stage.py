@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, final
 
-from fast.errors import Deadlock, PeerSilent
+from fast.errors import Deadlock, FastError, PeerSilent
 from fast.sim.events import Events
 from fast.sim.participant import Participant
 from fast.sim.programs import Computing, Program
 from fast.sim.waiting import Waiting, picture
 from fast.view import View
+
+_AT_ONCE = 100_000
+"""So many events at one time, and a hundredth of it more for each participant, are too many."""
 
 
 @final
@@ -23,6 +26,9 @@ class Stage:
         """A play is under way, or ended in an error."""
         self._participants, self._view = participants, view
         self._programs: list[Program] = []
+        self._at_ns = -1
+        self._patience = _AT_ONCE + _AT_ONCE // 100 * len(participants)
+        self._until_event = 0
 
     def enter(self, p: Participant, life: Coroutine[Any, Any, None]) -> None:
         """Let this participant's program begin now."""
@@ -36,6 +42,7 @@ class Stage:
         try:
             while events and not (events.only_background and not self._needed(on)):
                 events.run_next()
+                self._check_time_passes()
                 if after_event is not None:
                     after_event()
             stuck = self._needed(on)
@@ -47,6 +54,15 @@ class Stage:
                 program.close()
             self._programs.clear()
         self.busy = False
+
+    def _check_time_passes(self) -> None:
+        if self.events.now_ns != self._at_ns:
+            self._at_ns, self._until_event = self.events.now_ns, self.events.happened + self._patience
+        elif self.events.happened > self._until_event:
+            raise FastError(
+                f"virtual time stands still at {self._at_ns / 1e9:g} s: {self._patience} events and no end. Does a "
+                "program wait again and again for something that is there at once?"
+            )
 
     def _needed(self, on: Callable[[Participant], bool]) -> list[Program]:
         """Programs that must still go on. A server that waits for work may be given up where no worker
@@ -72,13 +88,17 @@ class Stage:
 
     def freeze(self, p: Participant, for_ns: int, deadline_ns: int) -> None:
         """It does nothing for so long; what it was computing takes that much longer."""
-        p.silent_until_ns = max(p.silent_until_ns, self.events.now_ns + for_ns)
+        now_ns = self.events.now_ns
+        until_ns = now_ns + for_ns
+        if p.silent_until_ns <= now_ns:
+            p.silent_since_ns = now_ns
         if p.program is not None and isinstance(p.program.waits_for, Computing):
-            p.lost_ns += for_ns
+            p.lost_ns += max(0, until_ns - max(now_ns, p.silent_until_ns))
         else:
-            p.frozen_until_ns = max(p.frozen_until_ns, self.events.now_ns + for_ns)
-        if for_ns > deadline_ns:
-            give_up_ns = self.events.now_ns + deadline_ns
+            p.frozen_until_ns = max(p.frozen_until_ns, until_ns)
+        p.silent_until_ns = max(p.silent_until_ns, until_ns)
+        give_up_ns = p.silent_since_ns + deadline_ns
+        if p.silent_until_ns > give_up_ns >= now_ns:
             self.events.at(give_up_ns, lambda: self._give_up(p, deadline_ns), background=True)
 
     def _postpone(self, program: Program) -> bool:
@@ -95,10 +115,15 @@ class Stage:
 
     def _give_up(self, frozen: Participant, deadline_ns: int) -> None:
         """Who waits for one that has been silent for the whole deadline says so."""
-        silent = frozen.silent_until_ns > self.events.now_ns
-        for program in list(self._programs) if silent and frozen.alive else ():
+        if not self._is_silent(frozen.me.id) or not frozen.alive:
+            return
+        for program in list(self._programs):
             request = program.waits_for
-            if request is not None and frozen.me.id in request.whom():
+            if (
+                request is not None
+                and frozen.me.id in request.whom()
+                and request.is_hopeless(self._is_silent)
+            ):
                 program.fail(
                     PeerSilent(
                         f"{frozen.name} has given no sign of life for {deadline_ns / 1e9:g} s; it had done "
@@ -107,3 +132,6 @@ class Stage:
                         peers=(frozen.me.id,),
                     )
                 )
+
+    def _is_silent(self, who: int) -> bool:
+        return self._participants[who].silent_until_ns > self.events.now_ns

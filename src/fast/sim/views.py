@@ -49,8 +49,10 @@ class Views:
     def at(self, step: int, period: int) -> View:
         """For workers in lock-step, at this step."""
         patience = patience_of(self._start, period)
-        for change in self._changes[len(self._effective) :]:
-            insort(self._effective, change.counts_from(patience))
+        if len(self._effective) < len(self._changes):
+            for change in self._changes[len(self._effective) :]:
+                insort(self._effective, change.counts_from(patience))
+            self._at_count.clear()  # a later change may count earlier
         counted = bisect_right(self._effective, step)
         if not counted:
             return self._start

@@ -117,7 +117,9 @@ class SimWorld(World):
         return self._post.views.now() if step is None else self._post.views.at(step, period)
 
     def stepped(self, steps: int) -> None:
+        self.working()
         self.on_step(steps)
+        self._at_own_work()
 
     # Local work
 
@@ -239,9 +241,8 @@ class SimWorld(World):
         if not missing:
             return
         since_ns = self.now()
-        for peer in missing if self._post.departures else ():
-            if peer in self._post.departures:
-                self._post.tell_later(peer, self.id)
+        for peer in self._departed(missing):
+            self._post.tell_later(peer, self.id)
         await self._await_mail(LetterWait(tag, missing, need), missing)
         on = missing if len(missing) <= NAMED else ()
         self._report_wait(on, "mean" if is_round(tag) else tag, since_ns, self.now())
@@ -250,9 +251,11 @@ class SimWorld(World):
         self.inbox.waiting = wait
         self._post.waits(self.id, peers)
         self.suspensions += 1
-        await wait
-        self.inbox.waiting = None
-        self._post.waited(self.id, peers)
+        try:
+            await wait
+        finally:
+            self.inbox.waiting = None
+            self._post.waited(self.id, peers)
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -266,12 +269,15 @@ class SimWorld(World):
         return tuple(peer for peer in missing if not self._post.is_gone(peer, self.id))
 
     def _has_gone(self, peers: tuple[int, ...]) -> bool:
-        """Whether any of these is gone: the fewer of them and of those who have left are gone through."""
+        """Whether any of these is gone."""
+        return any(self._post.is_gone(peer, self.id) for peer in self._departed(peers))
+
+    def _departed(self, peers: tuple[int, ...]) -> list[int]:
+        """Those of these who have left, in the order of `peers` or (of many) in that of leaving."""
         left = self._post.departures
-        if len(left) < len(peers):
-            among = frozenset(peers)
-            return any(peer in among and self._post.is_gone(peer, self.id) for peer in left)
-        return any(self._post.is_gone(peer, self.id) for peer in peers)
+        if len(left) * NAMED < len(peers):
+            return [peer for peer in left if peer in peers]
+        return [peer for peer in peers if peer in left] if left else []
 
     async def wait_for_news(self) -> None:
         """Until anything arrives or anybody leaves: a server that has nothing to do."""
@@ -343,6 +349,7 @@ class SimWorld(World):
         return tensor
 
     async def read(self, peer: int, name: str) -> Tensor | None:
+        await self.catch_up()
         window = self._windows.get((peer, name))
         if window is None:
             return None

@@ -43,7 +43,7 @@ class PushGossip(Strategy):
     async def step(self, me: Me) -> None:
         self._include(me)
         me.apply(me.gradient)
-        if me.random() < self.p and len(me.workers) > 1 and me.state.share:
+        if me.random() < self.p and len(me.workers) > 1 and me.state.share / 2 > 0:
             me.state.share /= 2
             me.send(me.pick_peer(), me.weights, tag="gossip", share=me.state.share)
 

@@ -49,6 +49,7 @@ class Clocks:
             return
         here = set(view.workers)
         self.pushed = {worker: clock for worker, clock in self.pushed.items() if worker in here}
+        self.reading = {worker: clock for worker, clock in self.reading.items() if worker in here}
         slowest = min(self.pushed.values(), default=0)
         for worker in view.workers:
             self.pushed.setdefault(worker, slowest)
