@@ -55,7 +55,16 @@ class AnyOrder(fast.Strategy):
         me.apply(await me.mean(me.gradient, order="any"))
 
 
-OWN = {"flood": Flood, "beside": Beside, "any": AnyOrder}
+class Stuck(fast.Strategy):
+    """In its third step everybody waits for a letter that nobody has sent."""
+
+    async def step(self, me: fast.Me) -> None:
+        me.apply(me.gradient)
+        if me.steps == 2:
+            await me.receive("never", me.peers[0])
+
+
+OWN = {"flood": Flood, "beside": Beside, "any": AnyOrder, "stuck": Stuck}
 
 
 def chosen(call: str) -> str | fast.Strategy:

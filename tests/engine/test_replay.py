@@ -200,6 +200,13 @@ def test_one_worker_is_repeated_too(recorded_script):
     assert again == lines
 
 
+def test_one_worker_can_be_looked_at_too(recorded_script, monkeypatch, capsys):
+    record, _ = recorded_script(SCRIPT, 1)
+    code, printed = called(["replay", str(record), "-q", "--step", "--until", "2"], monkeypatch, capsys)
+    assert code == 0
+    assert printed.out.count("weights  norm ") == 2
+
+
 class Looking(Watch):
     """Keeps the samples of worker 1, and stops after three steps."""
 
@@ -271,6 +278,69 @@ def test_an_error_is_raised_again_where_it_was(recorded):
     assert replayed.failure.message == "ValueError: a bad sample"
     assert "record_bodies.py" in replayed.failure.traceback
     assert replayed.steps[1] == 3
+
+
+def test_a_wait_that_failed_fails_again_without_waiting(recorded):
+    record, outcome = recorded("record_bodies:train", 2, call="stuck", steps=[5, 5])
+    assert "every live participant waits" in outcome.failure.message
+    replayed = replay(load_record(record))
+    assert replayed.failure.message == outcome.failure.message
+    assert set(replayed.steps.values()) == {2}
+
+
+CAUGHT = """
+import torch, fast
+from pathlib import Path
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fast.join(model, optimizer, "gossip(p=0.5)")
+rows = torch.utils.data.DataLoader(torch.ones(24, 3), batch_size=int(Path("numbers.txt").read_text()))
+for row in fast.shard(rows):
+    model(row).square().mean().backward()
+    try:
+        optimizer.step()
+    except Exception:
+        pass
+"""
+
+
+def test_a_divergence_that_the_script_catches_is_told_all_the_same(recorded_script, tmp_path):
+    (tmp_path / "numbers.txt").write_text("4")
+    record, _ = recorded_script(CAUGHT)
+    (tmp_path / "numbers.txt").write_text("3")
+    with pytest.raises(UsageError, match=r"diverges in step 1: the record says .*, and now"):
+        replay(load_record(record))
+
+
+OTHER_ERRORS = """
+import torch, fast
+from pathlib import Path
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fast.join(model, optimizer, "gossip")
+if fast.whoami().worker == 1:
+    raise {"value": ValueError, "key": KeyError}[Path("numbers.txt").read_text()]("bad")
+"""
+
+
+def test_another_error_is_not_the_one_of_the_record(recorded, tmp_path):
+    (tmp_path / "train.py").write_text(OTHER_ERRORS)
+    (tmp_path / "numbers.txt").write_text("value")
+    record, outcome = recorded("fast.loop.script:run_script", 2, script="train.py", arguments=[])
+    assert outcome.failure.message == "ValueError: bad"
+    assert replay(load_record(record)).failure.message == "ValueError: bad"
+    (tmp_path / "numbers.txt").write_text("key")
+    with pytest.raises(UsageError, match="says that it failed with ValueError: bad, and now with KeyError"):
+        replay(load_record(record))
+
+
+def test_a_record_does_not_choose_what_is_run(recorded_script, monkeypatch, capsys):
+    record, _ = recorded_script(SCRIPT)
+    header = record / "run.json"
+    header.write_text(header.read_text().replace("fast.loop.script:run_script", "os:system"))
+    code, printed = called(["replay", str(record)], monkeypatch, capsys)
+    assert code == 2
+    assert "wants to run 'os:system'" in printed.err
 
 
 def test_a_worker_that_killed_itself_does_not_do_so_again(recorded):

@@ -125,9 +125,9 @@ class Rows:
     def _present(self, worker: int, batch: Any) -> int | None:
         """Which parameters have a gradient. It is asked once for batches of each kind, with torch's own
         backward: batched, a gradient that isn't there would come out as zeros."""
-        kind = _kind(batch)
+        first = pytree.tree_map(lambda leaf: leaf[0], batch)
+        kind = _kind(first)
         if kind not in self._known:
-            first = pytree.tree_map(lambda leaf: leaf[0], batch)
             found = self.gradient_alone(worker, first)
             bits = sum(1 << n for n, gradient in enumerate(found) if gradient is not None)
             self._known[kind] = None if bits == self.layout.everything else bits
@@ -243,7 +243,7 @@ def _columns(rows: Tensor, segment: Segment) -> Tensor:
 
 def _as_slice(workers: Sequence[int]) -> slice | Tensor:
     """A slice where they follow each other: then nothing is copied."""
-    if workers[-1] - workers[0] == len(workers) - 1:
+    if list(workers) == list(range(workers[0], workers[-1] + 1)):
         return slice(workers[0], workers[-1] + 1)
     return torch.tensor(workers)
 

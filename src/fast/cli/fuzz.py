@@ -33,7 +33,7 @@ _ASKED = ("task", "strategies", "seed")
 """What may be chosen; all else is drawn."""
 
 
-def check_fuzzed(asked: Asked, **others: str | None) -> None:
+def check_fuzzed(asked: Asked, **others: str | int | None) -> None:
     """Refuse options that would be ignored."""
     given = [each.name for each in fields(asked) if getattr(asked, each.name) is not None]
     given += [name for name, value in others.items() if value is not None]

@@ -97,6 +97,7 @@ class Asked:
     network: str | None = None
     step: str | None = None
     straggler: str | None = None
+    check: bool | None = None
     cluster: str | None = None
     hosts: str | None = None
     racks: str | None = None

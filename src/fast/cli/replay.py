@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from fast.cli.display import write_json
+from fast.cli.run import ENTRY, SERVER_ENTRY
 from fast.cli.stepping import ReplayDisplay, Shoulder, watching_losses
 from fast.engine.local import environment_of_workers
 from fast.engine.replay import Replayed, changed_script, changed_surroundings, replay
@@ -38,6 +39,7 @@ def replay_command(
     recorded = load_record(Path(record))
     if not 0 <= worker < recorded.header.workers:
         raise UsageError(f"--worker {worker}: the record has workers 0 to {recorded.header.workers - 1}")
+    _check_entries(recorded)
     recorded = _with_script(recorded)
     _start_alike(recorded)
     display = ReplayDisplay(quiet=quiet)
@@ -56,6 +58,16 @@ def replay_command(
     if json is not None:
         write_json(json, _as_data(recorded, replayed))
     return code
+
+
+def _check_entries(recorded: Recorded) -> None:
+    """A record may come from anybody, so it names no function of its own choice."""
+    header = recorded.header
+    for entry, ours in ((header.entry, ENTRY), (header.server_entry, SERVER_ENTRY)):
+        if entry != ours:
+            raise UsageError(
+                f"{recorded.folder} wants to run {entry!r}; a record of `fast run` runs {ours!r}"
+            )
 
 
 def _with_script(recorded: Recorded) -> Recorded:

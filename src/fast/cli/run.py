@@ -17,6 +17,8 @@ from fast.loop.loading import strategy_from
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import check_free
 
+ENTRY, SERVER_ENTRY = "fast.loop.script:run_script", "fast.loop.serving:serve"
+
 
 def run_command(
     context: typer.Context,
@@ -62,8 +64,8 @@ def run_command(
         check_free(Path(record))
     job = Job(
         workers=workers,
-        entry="fast.loop.script:run_script",
-        server_entry="fast.loop.serving:serve",
+        entry=ENTRY,
+        server_entry=SERVER_ENTRY,
         arguments={"script": script, "arguments": context.args},
         strategy=strategy,
         seed=seed,

@@ -134,13 +134,13 @@ def simulate_command(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
         network=network, step=step, straggler=straggler,
         cluster=cluster, hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients,
-        scenario=scenario,
+        scenario=scenario, check=check or None,
     )  # fmt: skip
     sized = SizesAsked(parameters, steps) if sizes_only or parameters is not None else None
     if sized is not None:
         check_sized(asked, [("fuzz", fuzz), ("name", name), ("again", again), ("resume", resume)])
     if fuzz is not None:
-        check_fuzzed(asked, name=name, again=again, resume=resume)
+        check_fuzzed(asked, name=name, again=again, resume=resume, steps=steps)
         return fuzz_strategies(task, strategies, fuzz, seed or 0, json)
     world = Simulated(
         network, step, straggler, check,

@@ -83,7 +83,7 @@ class Shoulder(Watch):
             ("samples", _samples(done.samples, said.indices)),
             ("loss", ", ".join(f"{loss:.6g}" for loss in self.losses)),
             *(_in_words(record) for record in self._records),
-            ("weights", f"norm {float(done.weights().norm()):.9g}, hash {digest_of(done.weights()).hex()}"),
+            ("weights", _weights(done.weights())),
         ]
         lines = [f"  {what:<8} {words}" for what, words in shown if words]
         return [f"worker {self.worker}, step {done.steps}", *lines]
@@ -127,3 +127,8 @@ def _samples(count: int, indices: tuple[int, ...] | None) -> str:
 def _listed(numbers: tuple[int, ...]) -> str:
     shown = " ".join(map(str, numbers[:_SHOWN]))
     return f"{shown} ..." if len(numbers) > _SHOWN else shown
+
+
+def _weights(values: torch.Tensor) -> str:
+    norm = f"norm {float(values.norm()):.9g}, " if values.is_floating_point() else ""
+    return f"{norm}hash {digest_of(values).hex()}"

@@ -79,6 +79,9 @@ def start_generators(seed: int | None, worker: int, torch_seed: int) -> None:
     torch.default_generator.manual_seed(torch_seed)
 
 
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+
+
 @final
 class Modules:
     """Which modules each worker has for itself: its script, and Python files that are installed nowhere.
@@ -103,4 +106,7 @@ class Modules:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):
             return False
-        return not any(Path(file).is_relative_to(place) for place in self._installed)
+        path = Path(file)
+        if _PACKAGES & set(path.parts):
+            return False
+        return not any(path.is_relative_to(place) for place in self._installed)

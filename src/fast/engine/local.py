@@ -27,6 +27,7 @@ class LocalEngine:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._hash_seed: str | None = None
 
     def run(self, job: Job, listen: Listener = lambda message: None) -> Outcome:
         """Run one job to its end. `listen` gets every event: lines, progress, pids."""
@@ -51,12 +52,15 @@ class LocalEngine:
             self._channel.send({"do": "stop", "why": why})
 
     def _start(self, hash_seed: str | None) -> Channel:
-        """The host, if it doesn't run already."""
+        """The host, if it doesn't run already with this hash seed."""
+        if self._channel is not None and hash_seed not in (None, self._hash_seed):
+            self.close()
         if self._channel is None:
+            self._hash_seed = os.environ.get("PYTHONHASHSEED", hash_seed)
             ours, theirs = socket.socketpair()
             os.set_inheritable(theirs.fileno(), True)
             command = [sys.executable, "-m", "fast.engine.host", str(theirs.fileno()), str(os.getpid())]
-            environment = environment_of_workers(os.environ.get("PYTHONHASHSEED", hash_seed))
+            environment = environment_of_workers(self._hash_seed)
             self._process = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), env=environment, start_new_session=True
             )

@@ -7,7 +7,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -130,6 +130,9 @@ class _Replay:
             raise Halt from error
 
     def _told(self) -> Replayed:
+        divergence = next((each.divergence for each in self._prompters.values() if each.divergence), None)
+        if divergence is not None:
+            raise divergence
         result = self._result
         parts = self._record.parts
         stuck = [id for id, each in self._prompters.items() if not each.ended_well and parts[id].complete]
@@ -152,7 +155,7 @@ class _Replay:
 
     def _add(self, id: int, body: Callable[[], Any]) -> None:
         prompter = self._prompters[id] = self._prompter(id)
-        self._baton.add(id, lambda: self._run(id, body), prompter.next_at_ns)
+        self._baton.add(id, lambda: self._lives(id, body), prompter.next_at_ns)
 
     def _prompter(self, id: int) -> Prompter:
         if id not in self._record.parts:
@@ -176,6 +179,10 @@ class _Replay:
             after_step=after_step,
             observers=() if watch is None else watch.observers,
         )
+
+    def _lives(self, id: int, body: Callable[[], Any]) -> None:
+        with suppress(Halt):
+            self._run(id, body)
 
     def _run(self, id: int, body: Callable[[], Any]) -> None:
         """In its own thread, with the baton."""

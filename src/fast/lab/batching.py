@@ -104,9 +104,7 @@ def _trial(task: Task, model: nn.Module, optimizer: Optimizer) -> str | None:
     try:
         rows.evaluate([0, 1], batches)
     except Exception as error:
-        return (
-            f"{type(error).__name__} where the loss of two workers is batched: {str(error).splitlines()[0]}"
-        )
+        return f"{type(error).__name__} where the loss of two workers is batched: {str(error).partition(chr(10))[0]}"
     found = rows.layout.views(rows.gradients[1])
     near = all(one is None or _near(one, other) for one, other in zip(alone, found, strict=True))
     return None if near else "batched, the gradient is another one"

@@ -83,7 +83,7 @@ class Sizes:
     def check(self, strategy: Strategy, workers: int) -> None:
         """Refuse what needs the shapes of matrices where only a number of parameters is known, and
         rounds of so many letters that nobody would see their end."""
-        if not strategy.survives_death and workers > _TALKING:
+        if _by_letters(strategy) and workers > _TALKING:
             raise UsageError(
                 f"{strategy!r} makes its means of letters from everybody to everybody, {workers * (workers - 1):,} in "
                 f"each step of {workers:,} workers. Simulate up to {_TALKING:,} of them, or a plain mean (allreduce), "
@@ -95,6 +95,13 @@ class Sizes:
                 f"what {strategy!r} sends depends on the shapes of the model's matrices, and only a number of "
                 "parameters is given. Give a task: fast simulate TASK --sizes-only."
             )
+
+
+def _by_letters(strategy: Strategy) -> bool:
+    """Whether its means go over letters instead of being the plain one, which is a formula."""
+    means = strategy.synchronous and strategy.topology is None
+    own_way = getattr(strategy, "codec", None) is not None or getattr(strategy, "algorithm", "auto") != "auto"
+    return means and own_way
 
 
 def _in_rounds(strategy: Strategy) -> bool:

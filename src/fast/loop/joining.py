@@ -131,7 +131,9 @@ def _join_alone(
     transport, steps, journal = seat.connect(), 0, seat.journal
 
     def weights() -> torch.Tensor:
-        return torch.cat([p.detach().cpu().reshape(-1).view(torch.uint8) for p in model.parameters()])
+        flat = [p.detach().cpu().reshape(-1) for p in model.parameters()]
+        alike = len({each.dtype for each in flat}) == 1
+        return torch.cat(flat if alike else [each.view(torch.uint8) for each in flat])
 
     def after_step(*_: Any) -> None:
         nonlocal steps

@@ -9,7 +9,7 @@ from typing import final
 from torch import Tensor
 
 from fast.core import Letter, Strategy
-from fast.errors import UsageError
+from fast.errors import FastError, UsageError
 from fast.runtime import answers
 from fast.runtime.answers import Answer, Counts, Kind, Peers, in_words, lane_of
 from fast.runtime.journal import Done, Journal, digest_of
@@ -23,6 +23,10 @@ class Halt(BaseException):
 
 class Diverged(UsageError):
     """The program did something else than the record says."""
+
+
+class Recalled(FastError):
+    """A wait that ended in an error then ends in it again: nobody waits for the clock in a replay."""
 
 
 AfterStep = Callable[[Done, answers.Stepped], None]
@@ -68,6 +72,8 @@ class Prompter(Journal):
         self._equal_after: int | None = None
         self.steps = 0
         self.ended_well = False
+        self.divergence: Diverged | None = None
+        """The first one, also if the script caught it."""
         self.differs = ""
         """Where the weights first were others than those of the record."""
         self.members: Peers = ()
@@ -87,16 +93,20 @@ class Prompter(Journal):
                 raise Halt
             raise self._diverged("the record has nothing more", asked)
         answer = waiting.popleft()
+        if isinstance(answer, answers.Raised) and kind in (answers.Waited, answers.Reduced):
+            waiting.appendleft(answer)  # `raised` will ask for it
+            raise Recalled(answer.message)
         if not isinstance(answer, kind):
             raise self._diverged(f"the record says that {in_words(answer)}", asked)
         return answer
 
     def _diverged(self, found: str, asked: Answer | str) -> Diverged:
         now = asked if isinstance(asked, str) else f"now {in_words(asked)}"
-        return Diverged(
+        self.divergence = self.divergence or Diverged(
             f"the replay of {self._name} diverges in step {self.steps + 1}: {found}, and {now}. Something that it "
             "depends on has changed, or is different each time (a clock, a file, a set's order)."
         )
+        return self.divergence
 
     def _check(self, said: Answer, asked: Answer) -> None:
         if said != asked:
@@ -221,7 +231,9 @@ class Prompter(Journal):
         self.ended_well = True
 
     def raised(self, message: str) -> None:
-        self._next(answers.Raised, 0, answers.Raised(message))
+        said = self._next(answers.Raised, 0, answers.Raised(message))
+        if _kind_of(said.message) != _kind_of(message):  # the rest may hold an address or a time
+            raise self._diverged(f"the record says that it failed with {said.message}", f"now with {message}")
 
     def _compare(self, digest: bytes | None, weights: Callable[[], Tensor], when: str) -> None:
         if digest is None:
@@ -237,6 +249,11 @@ class Prompter(Journal):
                 f"the replay diverges: {self.differs}. Something that the script computes with is different each "
                 "time or has changed: its data, a generator of its own, a clock."
             )
+
+
+def _kind_of(message: str) -> str:
+    """What was raised, if the message begins with that."""
+    return message.partition(":")[0]
 
 
 def _some(indices: Sequence[int] | None) -> str:
