@@ -111,6 +111,19 @@ def test_a_run_that_is_checked_and_keeps_its_promises_is_an_ordinary_run(
     outcomes = [CliRunner().invoke(make_app(), [*words, "--name", name, *more]) for name, more in
                 (("plain", []), ("checked", ["--check"]))]  # fmt: skip
     assert [each.exit_code for each in outcomes] == [0, 0]
+    rows = [
+        json.loads(Path("runs", name, "run.json").read_text())["results"] for name in ("plain", "checked")
+    ]
+    assert rows[0] and rows[0][0]["final_score"] == rows[1][0]["final_score"]
+    again = ["simulate", "--again", "runs/plain/run.json", "--name", "more", "--check"]
+    assert "leave out --check" in str(CliRunner().invoke(make_app(), again).exception)
+
+
+def test_a_run_that_is_checked_and_breaks_a_promise_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = {"task": "quadratic", "strategies": f"{BROKEN}:CountsTwice", "workers": 4, "epochs": 1.0}
+    assert simulate_command(**broken, name="plain") == 0  # type: ignore[arg-type]
+    assert simulate_command(**broken, name="checked", check=True) == 1  # type: ignore[arg-type]
+    assert "every update must be merged once" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -122,6 +135,8 @@ def test_a_run_that_is_checked_and_keeps_its_promises_is_an_ordinary_run(
         ({"strategies": None}, "which strategy"),
         ({"fuzz": 0}, "at least 1"),
         ({"resume": "runs/x"}, "leave out --resume"),
+        ({"steps": 5}, "leave out --steps"),
+        ({"check": True}, "leave out --check"),
     ],
     ids=str,
 )
