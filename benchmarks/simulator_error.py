@@ -11,6 +11,7 @@ import itertools
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ WARM_UP = 0.2
 """Of a run's steps; they are not counted."""
 MEDIAN_LIMIT, WORST_LIMIT, OUTSIDE_LIMIT = 0.10, 0.30, 0.25
 OUTSIDE_SHARE = 0.4
+QUIET_CORES = 0.2
+"""So much may something else use of this machine when a real run begins."""
 
 
 # The tasks: data is noise, because only time is looked at
@@ -235,6 +238,7 @@ def measured(cells: Sequence[Cell], grounds: dict[str, Ground], repetitions: int
     times: dict[Cell, list[Time]] = {cell: [] for cell in cells}
     for repetition in range(repetitions):
         for number, cell in enumerate(cells):
+            wait_for_quiet()
             times[cell].append(time_of(grounds[cell.where].train(cell, repetition)))
             last = times[cell][-1]
             harness.note(
@@ -242,6 +246,15 @@ def measured(cells: Sequence[Cell], grounds: dict[str, Ground], repetitions: int
                 f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
             )
     return times
+
+
+def wait_for_quiet() -> None:
+    """Until hardly anything else runs here, for a minute at most."""
+    for _ in range(60):
+        if load_of_others(0.2) < QUIET_CORES:
+            return
+        time.sleep(1.0)
+    harness.note("something else keeps running on this machine: times are too long")
 
 
 # What it says
@@ -268,8 +281,8 @@ class Row:
 
 
 def row_of(cell: Cell, times: Sequence[Time], model: Time) -> Row:
-    steps = [time.step_s for time in times]
-    middle = Time(statistics.median(steps), statistics.median(time.outside_s for time in times))
+    steps = [each.step_s for each in times]
+    middle = Time(statistics.median(steps), statistics.median(each.outside_s for each in times))
     return Row(cell, middle, model, min(steps), max(steps))
 
 
@@ -385,7 +398,7 @@ def main() -> None:
                 )
             times = measured(cells, grounds, asked.repetitions or (1 if asked.quick else 3))
         else:
-            times = {Cell(**row["cell"]): [Time(**time) for time in row["times"]] for row in before["rows"]}
+            times = {Cell(**row["cell"]): [Time(**each) for each in row["times"]] for row in before["rows"]}
     rows = [
         row_of(cell, each, simulated(cell, grounds[cell.where].cluster(cell))) for cell, each in times.items()
     ]
@@ -403,7 +416,7 @@ def _data(
         "models": host.found,
         "rows": [
             {**asdict(row), "error": row.error, "outside_error": row.outside_error,
-             "times": [asdict(time) for time in times[row.cell]]}
+             "times": [asdict(each) for each in times[row.cell]]}
             for row in rows
         ],
         "summary": asdict(summary),

@@ -91,6 +91,8 @@ class Opener:
 
     def recycle(self) -> None:
         """The turn is over: nobody reads its letters any more."""
+        if not self._lent:
+            return
         for memory in self._lent:
             self._free.setdefault((memory.numel(), memory.dtype), []).append(memory)
         self._lent.clear()

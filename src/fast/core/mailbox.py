@@ -36,11 +36,14 @@ class Mailbox:
 
     def deliver(self, letter: Letter) -> Sequence[Letter]:
         """Take a letter in. Returns those that folding has used up, whose memory isn't needed now."""
-        tag = declared(self._tags, letter.tag)
-        waiting = self._waiting.get(letter.tag, {}).get(letter.sender)
+        senders = self._waiting.get(letter.tag)
+        if senders is None:
+            senders = self._waiting[letter.tag] = {}
+        waiting = senders.get(letter.sender)
         if not waiting:
-            self._waiting.setdefault(letter.tag, {})[letter.sender] = [letter]
+            senders[letter.sender] = [letter]
             return ()
+        tag = declared(self._tags, letter.tag)
         if tag.fold is not None and waiting[-1].count + letter.count <= STEPS_LIMIT:
             older = waiting[-1]
             letters = older.letters + letter.letters

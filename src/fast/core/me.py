@@ -389,9 +389,10 @@ class Me(Together):
                 steps = tuple(letter.steps)
                 self.world.emit(Received(self.id, now, letter.sender, letter.tag, steps, letter.letters))
         letters = [letter if letter.codec is None else self._opener.open(letter) for letter in letters]
+        device = self.weights.device
         for letter in letters:
-            if letter.tensor.device != self.weights.device:
-                letter.tensor = letter.tensor.to(self.weights.device)
+            if letter.tensor.device != device:
+                letter.tensor = letter.tensor.to(device)
             if self._carries(letter.tag) == GRADIENT:
                 self._unused.append(letter)
                 continue

@@ -194,7 +194,8 @@ class Rounds:
 
     def open(self) -> None:
         self.merged = None
-        self._channels.clear()
+        if self._channels:
+            self._channels.clear()
         if self._tickets:
             self._tickets.clear()
             self._lanes = list(range(1, LANES + 1))

@@ -67,7 +67,8 @@ class Inbox:
         self._events = events
 
     def deliver(self, letter: Letter) -> None:
-        whole = self._intake.take(letter)
+        plain = letter.part is None and letter.codec is None  # most are, and need nothing done to them
+        whole = letter if plain else self._intake.take(letter)
         if whole is not None:
             self.mailbox.deliver(whole)
             self._hear(whole.sender, whole.tag)
@@ -83,6 +84,8 @@ class Inbox:
         )
 
     def _hear(self, peer: int, tag: str | None) -> None:
+        if self.waiting is None:
+            return
         match self.waiting:
             case NewsWait() as news:
                 self.waiting = None

@@ -71,7 +71,11 @@ class Lives:
             p.batches_taken += 1
             # Only this worker's own turns change its weights: until its gradient is needed they stay the same.
             simulation.gradients.begin(me.id, me.steps, batch)
-            await self._until_first_bucket(p)
+            if self._cores is None and len(p.ready_shares) == 1:
+                await p.world.compute(self._duration_ns(p))
+                me.account.computed()
+            else:
+                await self._until_first_bucket(p)
             simulation.gradients.finish(me.id)
             turn, arithmetic = step_turn(me), p.world.arithmetic
             await (turn if arithmetic is None else counted(turn, arithmetic))
@@ -99,15 +103,11 @@ class Lives:
         """Let the time pass until this step's turn can begin: when the first bucket of the gradient
         is ready, or all of it where there is only one."""
         simulation, me = self._simulation, p.me
-        if self._cores is not None and len(p.ready_shares) == 1:
+        if len(p.ready_shares) == 1:
             await self._compute_on_cores(p)
             me.account.computed()
             return
         duration_ns = self._duration_ns(p)
-        if len(p.ready_shares) == 1:
-            await p.world.compute(duration_ns)
-            me.account.computed()
-            return
         now_ns = simulation.now_ns
         p.world.ready_ns = [now_ns + round(duration_ns * share) for share in p.ready_shares]
         await p.world.compute(p.world.ready_ns[0] - now_ns)
@@ -129,11 +129,12 @@ class Lives:
             await p.world.occupy(compute.duration_ns(who, workers, me.steps, seed))
             return
         began_ns = simulation.now_ns
-        await p.world.occupy(compute.computing_ns(who, me.steps, seed))
+        await p.world.occupy(p.world.while_cold(compute.computing_ns(who, me.steps, seed)))
         computed_ns = simulation.now_ns - began_ns
         rest_ns = compute.resting_ns(who, workers, me.steps, seed, computed_ns)
         if rest_ns > 0:
             await p.world.compute(rest_ns)
+            p.world.slept(rest_ns)
 
     async def _serve(self, p: Participant) -> None:
         """Turn after turn, as long as anything can still come. A turn that found nothing to do

@@ -80,7 +80,7 @@ class SimWorld(World):
         self._observers, self._faults = surroundings.observers, surroundings.faults
         self.observed = bool(self._observers)
         self._work, self._cores = surroundings.work, surroundings.cores
-        self._owed_ns = 0
+        self._owed_ns = self._cold_ns = self._chill_ns = 0
         self._is_server = id_ in surroundings.view.servers
         self.link = surroundings.post.traffic.link(id_, self._somebody())
         self.ready_ns: Sequence[int] = ()
@@ -130,7 +130,25 @@ class SimWorld(World):
     def worked(self, on: Labour, nbytes: int) -> None:
         self._at_own_work()
         if self._work is not None:
-            self._owed_ns += self._work.cost_ns(on, nbytes, self._is_server)
+            self._owe(self._work.cost_ns(on, nbytes, self._is_server))
+
+    def _owe(self, work_ns: int) -> None:
+        self._owed_ns += self.while_cold(work_ns)
+
+    def slept(self, for_ns: int) -> None:
+        """What this participant needs was pushed out of the caches meanwhile, and work takes longer
+        until it is there again."""
+        if self._work is not None and self._work.cold:
+            most_ns = self._work.cold_ns(None)
+            self._cold_ns = self._chill_ns = min(most_ns, self._cold_ns + self._work.cold_ns(for_ns))
+
+    def while_cold(self, work_ns: int) -> int:
+        """How long work takes that takes `work_ns` when everything is in the caches."""
+        if not self._cold_ns or self._work is None:
+            return work_ns
+        extra_ns = min(self._cold_ns, self._chill_ns * work_ns // self._work.warm_ns)
+        self._cold_ns -= extra_ns
+        return work_ns + extra_ns
 
     def _at_own_work(self) -> None:
         if self.arithmetic is not None:
@@ -138,7 +156,7 @@ class SimWorld(World):
 
     def _merged(self, nbytes: int) -> None:
         if self._work is not None:
-            self._owed_ns += self._work.cost_ns(Labour.MERGE, nbytes, self._is_server)
+            self._owe(self._work.cost_ns(Labour.MERGE, nbytes, self._is_server))
 
     async def catch_up(self) -> None:
         """Let the time of the work pass that has been done so far."""
@@ -175,11 +193,13 @@ class SimWorld(World):
             return
         header = self._header(letter)
         payload_bytes = letter.tensor.numel() * letter.tensor.element_size()
-        self.working()
-        if self._work is not None:
-            self._owed_ns += self._work.cost_ns(Labour.SEND, payload_bytes, self._is_server, len(reachable))
-        tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
-        self._at_own_work()
+        if self._work is None:
+            tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
+        else:
+            self.working()
+            self._owe(self._work.cost_ns(Labour.SEND, payload_bytes, self._is_server, len(reachable)))
+            tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
+            self._at_own_work()
         private, leaves_ns = len(reachable) == 1, self.now()
         for peer in reachable:
             # The note goes through its bytes: what the real world refuses is refused here too,
@@ -233,6 +253,11 @@ class SimWorld(World):
     def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
         return not self._missing(tag, peers, need)
 
+    async def wait(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
+        """Most letters have come before they are needed: then there is nothing to wait for."""
+        if self._missing(tag, peers, need):
+            await super().wait(tag, peers, need)
+
     async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         missing = self._missing(tag, peers, need)
         if missing and self._owed_ns:
@@ -251,11 +276,13 @@ class SimWorld(World):
         self.inbox.waiting = wait
         self._post.waits(self.id, peers)
         self.suspensions += 1
+        since_ns = self._events.now_ns
         try:
             await wait
         finally:
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
+        self.slept(self._events.now_ns - since_ns)
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -319,6 +346,7 @@ class SimWorld(World):
             return
         self.suspensions += 1
         await wait
+        self.slept(self._events.now_ns - since_ns)
         closed_ns = max(since_ns, wait.closed_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
         wait.took_ns = self.now() - closed_ns

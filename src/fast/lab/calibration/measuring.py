@@ -16,7 +16,7 @@ from fast.engine import Job, LocalEngine
 from fast.errors import FastError, UsageError
 from fast.lab.budget import Budget
 from fast.lab.calibration import trials
-from fast.lab.calibration.fitting import Spread, after_the_last, against_median
+from fast.lab.calibration.fitting import Spread, after_the_last, against_median, block_means
 from fast.lab.calibration.probing import Orders
 from fast.lab.calibration.trials import Times
 from fast.lab.measures import live_state, one_thread
@@ -53,7 +53,8 @@ class Crowd:
 
     workers: int
     computing: Spread
-    """By what each process really ran, so that waiting for a core is not in it; likewise the turn."""
+    """By what each process really ran, so that waiting for a core is not in it, with a sleep in each step;
+    likewise the turn."""
     turn: Spread
     means: dict[int, Spread]
     """By bytes."""
@@ -79,6 +80,8 @@ class Measurements:
     variation: Spread
     """Of steps on one worker in a row: each against the median around it. What changes slowly, for all
     workers alike, lets nobody wait for anybody."""
+    waking: dict[float, Spread]
+    """A whole step, turn and optimizer, by how long was slept before it."""
     turn: Spread
     rested_turn: Spread
     """After a sleep."""
@@ -93,6 +96,8 @@ class Measurements:
     reading: dict[int, Spread]
     merging: dict[int, Spread]
     trips: dict[int, Spread]
+    ways: dict[int, Spread]
+    """Half a round trip without what an end does itself."""
 
 
 def measure(
@@ -119,7 +124,7 @@ def measure(
         found[count] = _probed(engine, count, orders)
     tell("a server")
     server_turn = _server_turn(engine, task, problem)
-    crowds = tuple(_crowd(results, sizes, few) for results in found.values())
+    crowds = tuple(_crowd(results, sizes) for results in found.values())
     return _measurements(task, found[few], sizes, crowds, own_bytes, few, effort.repetitions, server_turn)
 
 
@@ -174,8 +179,14 @@ def between_waits(excerpt: Excerpt) -> list[int]:
 
 
 def _spread(results: Results, trial: str, what: str) -> Spread:
-    """Of all workers that took part."""
-    return Spread.of(t for each in results for t in each.get(trial, {}).get(what, ()))
+    """Of the means of all repetitions of all workers that took part."""
+    times = [each[trial][what] for each in results if trial in each and each[trial].get(what)]
+    return Spread.of(mean for own in times for mean in block_means(own, _repetitions(results)))
+
+
+def _repetitions(results: Results) -> int:
+    """How often each trial was made."""
+    return results[0]["repetitions"]["of each"][0]
 
 
 def _variation(results: Results, repetitions: int) -> Spread:
@@ -189,12 +200,12 @@ def _by_size(results: Results, trial: str, what: str, sizes: Sequence[int]) -> d
     return {nbytes: _spread(results, trial.format(nbytes), what) for nbytes in sizes}
 
 
-def _crowd(results: Results, sizes: Sequence[int], few: int) -> Crowd:
+def _crowd(results: Results, sizes: Sequence[int]) -> Crowd:
     runs = [t for each in results for t in each.get("spinning", {}).get("run", ())]
     return Crowd(
         workers=len(results),
-        computing=_spread(results, "rested" if len(results) > few else "together", "computing, run"),
-        turn=_spread(results, "rested" if len(results) > few else "together", "turn, run"),
+        computing=_spread(results, "rested", "computing, run"),
+        turn=_spread(results, "rested", "turn, run"),
         means={nbytes: _mean(results, f"means of {nbytes}") for nbytes in sizes},
         to_all=_spread(results, "fanning", "all") if len(results) > 2 else None,
         run=Spread.of(runs) if runs else None,
@@ -203,7 +214,7 @@ def _crowd(results: Results, sizes: Sequence[int], few: int) -> Crowd:
 
 def _mean(results: Results, trial: str) -> Spread:
     came, left = ([each[trial][what] for each in results] for what in ("came", "left"))
-    return Spread.of(after_the_last(came, left))
+    return Spread.of(block_means(after_the_last(came, left), _repetitions(results)))
 
 
 def _measurements(
@@ -223,9 +234,10 @@ def _measurements(
         cores=few,
         repetitions=repetitions,
         crowds=crowds,
-        computing=_spread(results, "together", "computing, run"),
+        computing=_spread(results, "usual", "computing"),
         alone=_spread(results, "alone", "computing, run"),
         variation=_variation(results, repetitions),
+        waking={nap_s: _spread(results, f"waking after {nap_s}", "step") for nap_s in trials.NAPS_S},
         turn=_spread(results, "together", "turn, run"),
         rested_turn=_spread(results, "rested", "turn, run"),
         oversleeping=Spread.of(rests),
@@ -237,6 +249,7 @@ def _measurements(
         reading=_by_size(results, "exchanging {}", "reading", sizes),
         merging=_by_size(results, "exchanging {}", "merging", sizes),
         trips=_by_size(results, "round trips of {}", "trip", sizes),
+        ways=_by_size(results, "round trips of {}", "way", sizes),
     )
 
 

@@ -33,6 +33,8 @@ def cluster_of(found: Measurements) -> Cluster:
         means=_means(found),
         cores=found.cores,
         slice_s=_slice_s(found),
+        cold=coldness(found.waking),
+        warm_s=_digits(found.waking[0.0].median_s),
         crowding=crowding(found),
     )
     servers = replace(
@@ -42,10 +44,12 @@ def cluster_of(found: Measurements) -> Cluster:
         means=(),
         cores=None,
         slice_s=Work().slice_s,
+        cold=(),
+        warm_s=0.0,
         crowding=(),
     )
     step = Compute(step_s=_digits(found.computing.median_s), spread=_digits(found.variation.sigma))
-    return Cluster(step, _network(found, sending, reading), replace(work, servers=servers))
+    return Cluster(step, _network(found), replace(work, servers=servers))
 
 
 def operation_line(operations: dict[int, Spread]) -> Line:
@@ -65,14 +69,20 @@ def reading_line(reading: dict[int, Spread], merging: dict[int, Spread], operati
     )
 
 
-def link_line(trips: dict[int, Spread], sending: Line, reading: Line) -> Line:
-    """A way from one participant to another: half of a round trip, without what both ends do."""
-    points = [
-        (nbytes, max(1e-7, each.median_s / 2 - sending.at(nbytes) - reading.fixed_s))
-        for nbytes, each in sorted(trips.items())
-    ]
-    line = fit_line(points)
+def link_line(ways: dict[int, Spread]) -> Line:
+    """A way from one participant to another."""
+    line = fit_line([(nbytes, max(1e-7, each.median_s)) for nbytes, each in sorted(ways.items())])
     return Line(_digits(line.fixed_s), line.rate if line.rate < _UNLIMITED else math.inf)
+
+
+def coldness(waking: dict[float, Spread]) -> tuple[tuple[float, float], ...]:
+    """By how much a step takes longer after a sleep; never less after a longer one."""
+    (_, warm), *naps = sorted(waking.items())
+    found, most = [], 0.0
+    for nap_s, each in naps:
+        most = max(most, _digits(each.median_s - warm.median_s))
+        found.append((nap_s, most))
+    return tuple(found)
 
 
 def crowding(found: Measurements) -> tuple[tuple[int, float], ...]:
@@ -85,8 +95,8 @@ def crowding(found: Measurements) -> tuple[tuple[int, float], ...]:
     )
 
 
-def _network(found: Measurements, sending: Line, reading: Line) -> Network:
-    link = link_line(found.trips, sending, reading)
+def _network(found: Measurements) -> Network:
+    link = link_line(found.ways)
     return Network(link.rate, link.fixed_s, hosts=Hosts(None), inside=Network(link.rate, link.fixed_s))
 
 

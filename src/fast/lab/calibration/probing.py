@@ -41,7 +41,7 @@ def probe(orders: dict[str, Any]) -> dict[str, Times]:
     """All trials of one worker, by name: those of each repetition one after another."""
     told, seat = msgspec.convert(orders, Orders), current_seat()
     bench = _bench(told)
-    found: dict[str, Times] = {}
+    found: dict[str, Times] = {"repetitions": {"of each": [told.repetitions]}}
     for repetition in range(told.repetitions + 1):
         for name, takes_part, run in _trials(bench, told):
             bench.meet()
@@ -83,6 +83,9 @@ def _trials(bench: Bench, told: Orders) -> Iterator[Trial]:
         yield "fanning", True, partial(trials.fanning, bench, told.sizes[0])
     if everybody != told.cores:
         return
+    yield "usual", True, partial(trials.usual, bench)
+    for nap_s in trials.NAPS_S:
+        yield f"waking after {nap_s}", True, partial(trials.waking, bench, nap_s)
     yield "alone", me.id == 0, partial(trials.steps, bench)
     yield "applying", True, partial(trials.applying, bench)
     replica = ServerReplica(me.replica.optimizer_spec(), me.replica.layout, me.weights.clone())  # type: ignore[attr-defined]

@@ -24,6 +24,8 @@ REST_S = 0.002
 """How long a worker sleeps between computing and its turn where it is told to."""
 TRIPS = 3
 """Round trips in one turn; the first of them brings both ends into step."""
+NAPS_S = (0.0, 0.0005, 0.002, 0.008, 0.03)
+"""How long workers sleep before a step, to find out how cold their caches get."""
 PASSES = ((1, "zero_"), (2, "add_"), (1, "mul_"), (2, "copy_"))
 """Operations that are timed together, with the number of tensors that each touches."""
 _SPIN_S = 0.15
@@ -129,6 +131,40 @@ def steps(bench: Bench, *, rest_s: float = 0.0) -> Times:
     return times
 
 
+def usual(bench: Bench) -> Times:
+    """Computing after turns in which something was exchanged and applied, so that the caches hold
+    what they hold in a training."""
+    times, own = Times(computing=[]), bench.third(0, bench.me.replica.layout.nbytes)
+
+    async def turn(me: Me) -> None:
+        me.apply(await me.mean(own, read_only=True))
+
+    bench.probe.act = turn
+    for _ in range(bench.rounds):
+        began = time.thread_time_ns()
+        bench.compute()
+        computed = time.thread_time_ns()
+        bench.optimizer.step()
+        turned = time.thread_time_ns()
+        bench.optimizer.zero_grad()
+        times["computing"].append(computed - began + time.thread_time_ns() - turned)
+    return times
+
+
+def waking(bench: Bench, nap_s: float) -> Times:
+    """A step with its turn and the optimizer, after a sleep."""
+    times = Times(step=[])
+
+    async def apply(me: Me) -> None:
+        me.apply(me.gradient)
+
+    for _ in range(bench.rounds):
+        if nap_s:
+            time.sleep(nap_s)
+        times["step"].append(_timed(lambda: bench.step(apply)))
+    return times
+
+
 def applying(bench: Bench) -> Times:
     """The optimizer's step."""
     times = Times(applying=[])
@@ -153,13 +189,14 @@ def serving(bench: Bench, replica: Replica) -> Times:
 
 def operations(bench: Bench, nbytes: int) -> Times:
     """A strategy's own arithmetic on tensors of this size: `PASSES`, one after another."""
-    times, into, other = Times(operations=[]), bench.third(0, nbytes), bench.third(1, nbytes)
+    times = Times(operations=[])
+    into, other, third = (bench.third(number, nbytes) for number in range(3))
 
     def pass_over() -> None:
         into.zero_()
         into.add_(other, alpha=0.5)
-        into.mul_(0.5)
-        other.copy_(into)
+        third.mul_(0.5)
+        other.copy_(third)
 
     async def operate(me: Me) -> None:
         times["operations"].append(_timed(pass_over))
@@ -174,19 +211,29 @@ def operations(bench: Bench, nbytes: int) -> Times:
 def round_trips(bench: Bench, peer: int, nbytes: int, *, first: bool) -> Times:
     """One end of a ping-pong with a peer, over whatever lies between the two; the other end is the
     same with `first` the other way round. Only this end's own clock is read."""
-    tensor, times = bench.third(0, nbytes), Times(sending=[], trip=[])
+    tensor, times = bench.third(0, nbytes), Times(trip=[], way=[])
+
+    async def receive(me: Me) -> int:
+        """Returns what taking the letter cost, once it was there."""
+        await me.world.wait(LETTER, (peer,), Need.ALL)
+        began = time.perf_counter_ns()
+        await me.receive(LETTER, peer)
+        return time.perf_counter_ns() - began
 
     async def trips(me: Me) -> None:
         for number in range(TRIPS):
             began = time.perf_counter_ns()
             if not first:
-                await me.receive(LETTER, peer)
-            sent_ns = _timed(lambda: me.send(peer, tensor, LETTER))
+                await receive(me)
+            sending = time.perf_counter_ns()
+            me.send(peer, tensor, LETTER)
+            own_ns = time.perf_counter_ns() - sending
             if first:
-                await me.receive(LETTER, peer)
-            if number and first:
-                times["sending"].append(sent_ns)
-                times["trip"].append(time.perf_counter_ns() - began)
+                own_ns += await receive(me)
+                trip_ns = time.perf_counter_ns() - began
+                if number:
+                    times["trip"].append(trip_ns)
+                    times["way"].append(max(0, trip_ns // 2 - own_ns))
 
     _repeat(bench, trips)
     return times

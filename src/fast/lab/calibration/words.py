@@ -31,6 +31,7 @@ def found_in_words(found: Measurements, cluster: Cluster) -> list[str]:
         *_means(found),
         f"a server's turn: {_sure(found.server_turn)}, applying: {_sure(found.server_applying)}",
         *_sharing(found, cluster),
+        f"after a sleep the caches are cold: {_cold(cluster)}",
         f"a sleep takes {_sure(found.oversleeping)} longer than told",
         f"everything {found.repetitions} times in turn, after a first time that doesn't count",
     ]
@@ -76,6 +77,12 @@ def _sharing(found: Measurements, cluster: Cluster) -> Iterator[str]:
             f"where workers share cores, one runs for {time_in_words(cluster.work.slice_s)} until it is another's "
             f"turn, and all work takes longer by a factor of {factors}"
         )
+
+
+def _cold(cluster: Cluster) -> str:
+    work = cluster.work
+    naps = ", ".join(f"{time_in_words(extra)} after {time_in_words(slept)}" for slept, extra in work.cold)
+    return f"a step of {time_in_words(work.warm_s)} with its turn takes longer by {naps}"
 
 
 def _sure(spread: Spread) -> str:

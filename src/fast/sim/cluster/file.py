@@ -15,6 +15,7 @@ from fast.sim.cluster.compute import Compute
 from fast.sim.cluster.hosts import Hosts, Racks
 from fast.sim.cluster.kinds import (
     BYTE_RATE,
+    COLD,
     CROWDING,
     DURATION,
     MEANS,
@@ -74,6 +75,8 @@ _WORK = (
     Entry("means", "means", MEANS),
     Entry("cores", "cores", WHOLE),
     Entry("slice", "slice_s", DURATION),
+    Entry("cold", "cold", COLD),
+    Entry("warm", "warm_s", DURATION),
     Entry("crowding", "crowding", CROWDING),
 )
 

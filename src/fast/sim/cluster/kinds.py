@@ -105,6 +105,19 @@ def _means_text(means: tuple[Measured, ...]) -> str:
     return "[\n" + "".join(rows) + "]"
 
 
+def _cold(value: Any) -> tuple[tuple[float, float], ...]:
+    rows = _list(value, 'pairs such as ["2ms", "100us"]')
+    if not all(isinstance(row, list) and len(row) == 2 for row in rows):
+        raise UsageError(
+            'cold are pairs of a sleep and what work then takes longer, such as ["2ms", "100us"]'
+        )
+    return tuple((_seconds(slept), _seconds(extra)) for slept, extra in rows)
+
+
+def _cold_text(cold: tuple[tuple[float, float], ...]) -> str:
+    return _listed([_listed([_quoted(duration_text(each)) for each in pair]) for pair in cold])
+
+
 def _crowding(value: Any) -> tuple[tuple[int, float], ...]:
     rows = _list(value, "pairs such as [8, 1.3]")
     if not all(isinstance(row, list) and len(row) == 2 for row in rows):
@@ -138,11 +151,13 @@ STRAGGLER = Kind(
 SPEEDS = Kind(_speeds, lambda speeds: _quoted(",".join(map(str, speeds))))
 TRACE = Kind(_trace, _trace_text)
 WORKERS = Kind(_workers, _workers_text)
+COLD = Kind(_cold, _cold_text)
 CROWDING = Kind(_crowding, _crowding_text)
 MEANS = Kind(_means, _means_text)
 
 __all__ = [
     "BYTE_RATE",
+    "COLD",
     "CROWDING",
     "DURATION",
     "MEANS",

@@ -170,6 +170,12 @@ def _work(work: Work) -> Iterator[str]:
         yield f"means on one host as in {counted(len(work.means), 'measurement')}"
     if work.cores is not None:
         yield f"a host has {counted(work.cores, 'core')}, handed on after {time_in_words(work.slice_s)}"
+    if work.cold:
+        slept, extra = work.cold[-1]
+        yield (
+            f"after a sleep of {time_in_words(slept)} or more work takes {time_in_words(extra)} longer, until "
+            f"{time_in_words(work.warm_s)} of it is done"
+        )
     if work.crowding:
         factors = ", ".join(f"{factor:.3g} times as long with {many}" for many, factor in work.crowding)
         yield f"computing and work on crowded hosts take {factors} on a host"

@@ -51,6 +51,11 @@ class Work:
     """How many participants of one host work at once; None for all of them."""
     slice_s: float = 0.003
     """Who works longer than this lets another one have the core."""
+    cold: tuple[tuple[float, float], ...] = ()
+    """Work after a sleep finds the caches cold: (seconds slept, seconds that it then takes longer),
+    ascending; in between they are interpolated."""
+    warm_s: float = 0.0
+    """After so much work the caches are warm again."""
     crowding: tuple[tuple[int, float], ...] = ()
     """By how much computing and all local work take longer with so many participants on a host, which
     use the same cores and their caches: (participants, factor), ascending; 1 for no more than cores."""
@@ -68,6 +73,10 @@ class Work:
             raise UsageError(
                 f"a host with {self.cores} cores can't be; at least 1, or none named for no limit"
             )
+        if self.cold and not 0 < self.warm_s < math.inf:
+            raise UsageError("where work is slower after a sleep, `warm` says after how much work it isn't")
+        if any(not 0 < slept < math.inf or not 0 <= extra < math.inf for slept, extra in self.cold):
+            raise UsageError(f"cold is (seconds slept, seconds longer), and found is {self.cold}")
         if any(many < 1 or not 1 <= factor < math.inf for many, factor in self.crowding):
             raise UsageError(
                 f"crowding is (participants, a factor of 1 or more), and found is {self.crowding}"
@@ -113,6 +122,20 @@ class Work:
         owns = (self, self.servers or self)
         return any(own.cost_ns(Labour.MERGE, 1 << 40, server=False) for own in owns)
 
+    def cold_ns(self, slept_ns: int | None) -> int:
+        """How much longer work takes after a sleep; after a very long one for None."""
+        points = self._cold_points
+        longest_ns = points[-1][0]
+        return round(_along(points, longest_ns if slept_ns is None else min(slept_ns, longest_ns)))
+
+    @cached_property
+    def _cold_points(self) -> list[tuple[int, float]]:
+        return [(0, 0.0), *((seconds_to_ns(slept), extra * NS_PER_S) for slept, extra in self.cold)]
+
+    @cached_property
+    def warm_ns(self) -> int:
+        return max(1, seconds_to_ns(self.warm_s))
+
     @cached_property
     def slice_ns(self) -> int:
         return max(1, seconds_to_ns(self.slice_s))
@@ -122,7 +145,7 @@ class Work:
         """Whether no turn takes any time and nobody waits for a core."""
         owns = (self, self.servers or self)
         costs = (own.cost_ns(on, 1 << 40, server=False, receivers=2) for own in owns for on in Labour)
-        return self.cores is None and not any(costs)
+        return self.cores is None and not self.cold and not any(costs)
 
     def mean_ns(self, members: int, nbytes: int) -> int:
         """How long a mean on one host takes, between those that were measured."""
