@@ -101,9 +101,18 @@ def by_size(fixed: float, rate: float = math.inf) -> dict[int, Spread]:
     return {nbytes: spread(fixed + nbytes / rate) for nbytes in SIZES}
 
 
+def waking() -> dict[float, Spread]:
+    return {0.0: spread(500e-6), 0.002: spread(700e-6), 0.008: spread(690e-6), 0.03: spread(1500e-6)}
+
+
 def crowd(workers: int, slower: float, **more: Any) -> Crowd:
     return Crowd(
-        workers, spread(300e-6 * slower), spread(100e-6 * slower), by_size(workers * 1e-4, 2e9), **more
+        workers,
+        spread(300e-6 * slower),
+        spread(100e-6 * slower),
+        waking(),
+        by_size(workers * 1e-4, 2e9),
+        **more,
     )
 
 
@@ -114,7 +123,10 @@ def machine() -> Measurements:
         weights_bytes=20_000,
         cores=2,
         repetitions=6,
-        crowds=(crowd(2, 1.0), crowd(4, 1.25, to_all=spread(60e-6 + 2 * 7e-6), run=spread(3e-3))),
+        crowds=(
+            crowd(2, 1.0),
+            crowd(4, 1.25, to_all=spread(60e-6 + 4096 / 5e9 + 2 * 7e-6), run=spread(3e-3)),
+        ),
         computing=spread(300e-6),
         alone=spread(280e-6),
         variation=spread(1.0),
@@ -128,9 +140,8 @@ def machine() -> Measurements:
         sending=by_size(60e-6, 5e9),
         reading=by_size(30e-6),
         merging={nbytes: spread(5e-6 + 2 * nbytes / 12e9 + nbytes / 20e9) for nbytes in SIZES},
-        trips={
-            nbytes: spread(2 * (60e-6 + nbytes / 5e9 + 30e-6 + 25e-6 + nbytes / 40e9)) for nbytes in SIZES
-        },
+        trips=by_size(200e-6, 4e9),
+        ways=by_size(25e-6, 40e9),
     )
 
 
@@ -148,6 +159,7 @@ def test_the_model_has_the_numbers_that_were_measured() -> None:
     link = cluster.network.placed(4).between(0, 3)
     assert (link.latency_s, link.rate_bytes_per_s) == pytest.approx((25e-6, 40e9), rel=1e-2)
     assert work.crowding == ((4, 1.25),)
+    assert work.cold == ((0.002, 200e-6), (0.008, 200e-6), (0.03, 1000e-6)) and work.warm_s == 500e-6
     assert work.servers is not None
     assert (work.servers.turn_s, work.servers.apply_s) == pytest.approx((50e-6, 35e-6), rel=1e-3)
     assert work.servers.send_s == work.send_s and work.servers.op_rate == work.op_rate

@@ -53,9 +53,11 @@ class Crowd:
 
     workers: int
     computing: Spread
-    """By what each process really ran, so that waiting for a core is not in it, with a sleep in each step;
-    likewise the turn."""
+    """By what each process really ran, so that waiting for a core is not in it; likewise the turn."""
     turn: Spread
+    waking: dict[float, Spread]
+    """A whole step, turn and optimizer, by how long was slept before it: with more workers than cores
+    others have used the core meanwhile."""
     means: dict[int, Spread]
     """By bytes."""
     to_all: Spread | None = None
@@ -73,15 +75,13 @@ class Measurements:
     cores: int
     repetitions: int
     crowds: tuple[Crowd, ...]
-    """Ascending; the first one has as many workers as there are cores, and at least two."""
+    """Ascending; one of them has as many workers as there are cores, or two where there is one core."""
     computing: Spread
     """A step on all cores at once, by the clock; and with the other cores asleep."""
     alone: Spread
     variation: Spread
     """Of steps on one worker in a row: each against the median around it. What changes slowly, for all
     workers alike, lets nobody wait for anybody."""
-    waking: dict[float, Spread]
-    """A whole step, turn and optimizer, by how long was slept before it."""
     turn: Spread
     rested_turn: Spread
     """After a sleep."""
@@ -98,6 +98,11 @@ class Measurements:
     trips: dict[int, Spread]
     ways: dict[int, Spread]
     """Half a round trip without what an end does itself."""
+
+    @property
+    def usual(self) -> Crowd:
+        """As many workers as there are cores."""
+        return next(crowd for crowd in self.crowds if crowd.workers == max(2, self.cores))
 
 
 def measure(
@@ -125,7 +130,7 @@ def measure(
     tell("a server")
     server_turn = _server_turn(engine, task, problem)
     crowds = tuple(_crowd(results, sizes) for results in found.values())
-    return _measurements(task, found[few], sizes, crowds, own_bytes, few, effort.repetitions, server_turn)
+    return _measurements(task, found[few], sizes, crowds, own_bytes, effort.repetitions, server_turn)
 
 
 def _step_s(task: Task) -> float:
@@ -204,12 +209,17 @@ def _crowd(results: Results, sizes: Sequence[int]) -> Crowd:
     runs = [t for each in results for t in each.get("spinning", {}).get("run", ())]
     return Crowd(
         workers=len(results),
-        computing=_spread(results, "rested", "computing, run"),
-        turn=_spread(results, "rested", "turn, run"),
+        computing=_spread(results, "together", "computing, run"),
+        turn=_spread(results, "together", "turn, run"),
+        waking=_wakings(results),
         means={nbytes: _mean(results, f"means of {nbytes}") for nbytes in sizes},
         to_all=_spread(results, "fanning", "all") if len(results) > 2 else None,
         run=Spread.of(runs) if runs else None,
     )
+
+
+def _wakings(results: Results) -> dict[float, Spread]:
+    return {nap_s: _spread(results, f"waking after {nap_s}", "step") for nap_s in trials.NAPS_S}
 
 
 def _mean(results: Results, trial: str) -> Spread:
@@ -223,7 +233,6 @@ def _measurements(
     sizes: Sequence[int],
     crowds: tuple[Crowd, ...],
     own_bytes: int,
-    few: int,
     repetitions: int,
     server_turn: Spread,
 ) -> Measurements:
@@ -231,17 +240,16 @@ def _measurements(
     return Measurements(
         task=task,
         weights_bytes=own_bytes,
-        cores=few,
+        cores=cores(),
         repetitions=repetitions,
         crowds=crowds,
-        computing=_spread(results, "usual", "computing"),
+        computing=_spread(results, f"exchanging {own_bytes}", "computing"),
         alone=_spread(results, "alone", "computing, run"),
         variation=_variation(results, repetitions),
-        waking={nap_s: _spread(results, f"waking after {nap_s}", "step") for nap_s in trials.NAPS_S},
-        turn=_spread(results, "together", "turn, run"),
+        turn=_spread(results, f"exchanging {own_bytes}", "turn"),
         rested_turn=_spread(results, "rested", "turn, run"),
         oversleeping=Spread.of(rests),
-        applying=_spread(results, "applying", "applying"),
+        applying=_spread(results, f"exchanging {own_bytes}", "applying"),
         server_applying=_spread(results, "serving", "applying"),
         server_turn=server_turn,
         operations=_by_size(results, "operations of {}", "operations", sizes),

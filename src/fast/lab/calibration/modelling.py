@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from fast.lab.calibration.fitting import Line, Spread, fit_line
-from fast.lab.calibration.measuring import Measurements
+from fast.lab.calibration.measuring import SIZES, Measurements
 from fast.lab.calibration.trials import PASSES
 from fast.sim.cluster import Cluster, Compute, Network, Work
 from fast.sim.cluster.hosts import Hosts
@@ -33,8 +33,8 @@ def cluster_of(found: Measurements) -> Cluster:
         means=_means(found),
         cores=found.cores,
         slice_s=_slice_s(found),
-        cold=coldness(found.waking),
-        warm_s=_digits(found.waking[0.0].median_s),
+        cold=coldness(found.usual.waking),
+        warm_s=_digits(found.usual.waking[0.0].median_s),
         crowding=crowding(found),
     )
     servers = replace(
@@ -86,12 +86,12 @@ def coldness(waking: dict[float, Spread]) -> tuple[tuple[float, float], ...]:
 
 
 def crowding(found: Measurements) -> tuple[tuple[int, float], ...]:
-    """By how much everything takes longer where many processes share the cores and their caches."""
-    usual, *crowds = found.crowds
-    alone = usual.computing.median_s + usual.turn.median_s
+    """By how much computing and a turn take longer where more workers than cores share the caches."""
+    usual = found.usual.computing.median_s + found.usual.turn.median_s
     return tuple(
-        (crowd.workers, _digits(max(1.0, (crowd.computing.median_s + crowd.turn.median_s) / alone)))
-        for crowd in crowds
+        (crowd.workers, _digits(max(1.0, (crowd.computing.median_s + crowd.turn.median_s) / usual)))
+        for crowd in found.crowds
+        if crowd.workers > found.cores
     )
 
 
@@ -111,7 +111,7 @@ def _means(found: Measurements) -> tuple[tuple[int, int, float], ...]:
 def _per_receiver(found: Measurements, sending: Line) -> float:
     """What each further receiver of a letter costs; 0 if nobody had several."""
     costs = [
-        (crowd.to_all.median_s - sending.fixed_s) / (crowd.workers - 2)
+        (crowd.to_all.median_s - sending.at(SIZES[0])) / (crowd.workers - 2)
         for crowd in found.crowds
         if crowd.to_all is not None
     ]

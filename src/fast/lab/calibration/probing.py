@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
 
-from fast.adapters import ServerReplica
+from fast.adapters import ServerReplica, TorchReplica
 from fast.engine import current_seat
 from fast.lab.calibration import trials
 from fast.lab.calibration.trials import Bench, Probe, Times
@@ -72,30 +72,34 @@ def _bench(told: Orders) -> Bench:
 
 
 def _trials(bench: Bench, told: Orders) -> Iterator[Trial]:
-    me, everybody = bench.me, len(bench.me.workers)
+    everybody = len(bench.me.workers)
     yield "together", True, partial(trials.steps, bench)
     yield "rested", True, partial(trials.steps, bench, rest_s=trials.REST_S)
+    for nap_s in trials.NAPS_S:
+        yield f"waking after {nap_s}", True, partial(trials.waking, bench, nap_s)
     for nbytes in told.sizes:
         yield f"means of {nbytes}", True, partial(trials.means, bench, nbytes)
     if everybody > told.cores:
         yield "spinning", True, trials.spinning
     if everybody > 2:
         yield "fanning", True, partial(trials.fanning, bench, told.sizes[0])
-    if everybody != told.cores:
-        return
-    yield "usual", True, partial(trials.usual, bench)
-    for nap_s in trials.NAPS_S:
-        yield f"waking after {nap_s}", True, partial(trials.waking, bench, nap_s)
-    yield "alone", me.id == 0, partial(trials.steps, bench)
-    yield "applying", True, partial(trials.applying, bench)
-    replica = ServerReplica(me.replica.optimizer_spec(), me.replica.layout, me.weights.clone())  # type: ignore[attr-defined]
+    if everybody == told.cores:
+        yield from _trials_of_few(bench, told)
+
+
+def _trials_of_few(bench: Bench, told: Orders) -> Iterator[Trial]:
+    """Where everybody has a core."""
+    me = bench.me
+    first, pair = me.id == 0, me.id < 2
+    yield "alone", first, partial(trials.steps, bench)
+    spec = cast(TorchReplica, me.replica).optimizer_spec()
+    replica = ServerReplica(spec, me.replica.layout, me.weights.clone())
     yield "serving", True, partial(trials.serving, bench, replica)
     for nbytes in told.sizes:
-        first, pair = me.id == 0, me.id < 2
+        yield f"exchanging {nbytes}", True, partial(trials.exchanging, bench, nbytes)
         yield f"operations of {nbytes}", True, partial(trials.operations, bench, nbytes)
         trip = partial(trials.round_trips, bench, 1 - me.id, nbytes, first=first)
         yield f"round trips of {nbytes}", pair, trip
-        yield f"exchanging {nbytes}", pair, partial(trials.exchanging, bench, 1 - me.id, nbytes)
 
 
 def _add(found: Times, times: Times) -> None:

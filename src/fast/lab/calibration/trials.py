@@ -131,26 +131,6 @@ def steps(bench: Bench, *, rest_s: float = 0.0) -> Times:
     return times
 
 
-def usual(bench: Bench) -> Times:
-    """Computing after turns in which something was exchanged and applied, so that the caches hold
-    what they hold in a training."""
-    times, own = Times(computing=[]), bench.third(0, bench.me.replica.layout.nbytes)
-
-    async def turn(me: Me) -> None:
-        me.apply(await me.mean(own, read_only=True))
-
-    bench.probe.act = turn
-    for _ in range(bench.rounds):
-        began = time.thread_time_ns()
-        bench.compute()
-        computed = time.thread_time_ns()
-        bench.optimizer.step()
-        turned = time.thread_time_ns()
-        bench.optimizer.zero_grad()
-        times["computing"].append(computed - began + time.thread_time_ns() - turned)
-    return times
-
-
 def waking(bench: Bench, nap_s: float) -> Times:
     """A step with its turn and the optimizer, after a sleep."""
     times = Times(step=[])
@@ -162,17 +142,6 @@ def waking(bench: Bench, nap_s: float) -> Times:
         if nap_s:
             time.sleep(nap_s)
         times["step"].append(_timed(lambda: bench.step(apply)))
-    return times
-
-
-def applying(bench: Bench) -> Times:
-    """The optimizer's step."""
-    times = Times(applying=[])
-
-    async def apply(me: Me) -> None:
-        times["applying"].append(_timed(lambda: me.apply(me.gradient)))
-
-    _repeat(bench, apply)
     return times
 
 
@@ -199,6 +168,7 @@ def operations(bench: Bench, nbytes: int) -> Times:
         other.copy_(third)
 
     async def operate(me: Me) -> None:
+        me.apply(me.gradient)
         times["operations"].append(_timed(pass_over))
 
     _repeat(bench, operate)
@@ -239,31 +209,50 @@ def round_trips(bench: Bench, peer: int, nbytes: int, *, first: bool) -> Times:
     return times
 
 
-def exchanging(bench: Bench, peer: int, nbytes: int) -> Times:
-    """Letters that arrived while a gradient was computed: `reading` is taking one, `merging` a first
-    operation with its values, which another core has written; `sending` the next one."""
-    tensor, into = bench.third(0, nbytes), bench.third(1, nbytes)
-    times = Times(reading=[], merging=[], sending=[])
+def exchanging(bench: Bench, nbytes: int) -> Times:
+    """A step as decentralized training takes it: letters go round in a circle, and in each turn one that
+    arrived while the gradient was computed is taken (`reading`) and merged (`merging`: a first operation
+    with values that another core has written), the optimizer runs (`applying`), and the next one is sent
+    (`sending`). Everything in one turn, because each part finds caches that the others have used."""
+    me, tensor, into = bench.me, bench.third(0, nbytes), bench.third(1, nbytes)
+    workers = len(me.workers)
+    before, after = (me.id - 1) % workers, (me.id + 1) % workers
+    times = Times(computing=[], turn=[], reading=[], merging=[], applying=[], sending=[])
 
     async def send(me: Me) -> None:
-        me.send(peer, tensor, LETTER)
+        me.send(after, tensor, LETTER)
 
     async def exchange(me: Me) -> None:
-        while not me.world.ready(LETTER, (peer,), Need.ALL):
-            time.sleep(REST_S)
         began = time.thread_time_ns()
-        letter = await me.receive(LETTER, peer)
+        letter = await me.receive(LETTER, before)
         times["reading"].append(time.thread_time_ns() - began)
         times["merging"].append(_timed(lambda: into.add_(letter.tensor, alpha=0.5)))
-        times["sending"].append(_timed(lambda: me.send(peer, tensor, LETTER)))
+        times["applying"].append(_timed(lambda: me.apply(me.gradient)))
+        times["sending"].append(_timed(lambda: me.send(after, tensor, LETTER)))
 
     async def receive(me: Me) -> None:
-        await me.receive(LETTER, peer)
+        await me.receive(LETTER, before)
 
     bench.step(send)
-    _repeat(bench, exchange)
+    bench.probe.act = exchange
+    for _ in range(bench.rounds):
+        computing, turn = _step_in_parts(bench)
+        parts = sum(times[part][-1] for part in ("reading", "merging", "applying", "sending"))
+        times["computing"].append(computing)
+        times["turn"].append(turn - parts)
     bench.step(receive)
     return times
+
+
+def _step_in_parts(bench: Bench) -> tuple[int, int]:
+    """What computing and the turn of one step ran."""
+    began = time.thread_time_ns()
+    bench.compute()
+    computed = time.thread_time_ns()
+    bench.optimizer.step()
+    turned = time.thread_time_ns()
+    bench.optimizer.zero_grad()
+    return computed - began + time.thread_time_ns() - turned, turned - computed
 
 
 def fanning(bench: Bench, nbytes: int) -> Times:
