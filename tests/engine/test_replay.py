@@ -166,7 +166,9 @@ def of(record, kind):
 # To the same bits
 
 
-@pytest.mark.parametrize("call", CALLS + ENCODED)
+@pytest.mark.parametrize(
+    "call", [*CALLS, *(pytest.param(call, marks=pytest.mark.long) for call in ENCODED[1:]), ENCODED[0]]
+)
 def test_a_run_is_repeated_bit_for_bit(call, recorded):
     steps = [11, 16] if call in ENCODED else [9, 14, 11]
     record, outcome = recorded("record_bodies:train", len(steps), call=call, steps=steps)

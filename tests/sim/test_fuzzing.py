@@ -31,7 +31,7 @@ from table import CALLS
 from .bench import trial_of
 from .broken import BROKEN
 
-SEEDS = 6
+SEEDS = 3
 LONG_SEEDS = 300
 
 

@@ -151,7 +151,7 @@ CALLS = (
 )
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("call", catalogue())
 def test_every_preset_has_the_same_events_with_sizes_alone(call: str, seed: int) -> None:
     assert_same_events(call, seed=seed)
