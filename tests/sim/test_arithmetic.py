@@ -111,3 +111,20 @@ def test_a_sleeping_worker_needs_no_core() -> None:
     simulation.run()
     computed = [record.at_ns for record in records if type(record).__name__ == "Computed"]
     assert computed == [10_000_000, 10_000_000]
+
+
+def test_work_after_a_sleep_takes_longer_until_the_caches_are_warm():
+    """After 10 ms of sleep 4 ms are lost in all, spread over the next 8 ms of work; after 5 ms half of that."""
+    work = Work(apply_s=1e-3, cold=((0.005, 0.002), (0.010, 0.004)), warm_s=0.008)
+    cluster = Cluster(Compute(0.0), Network(float("inf"), 0.0), work)
+    simulation = PROBLEM.simulation(
+        presets.gossip(), PROBLEM.batches(2, 1), cluster=cluster, network=None, compute=None
+    )
+    world, ms = simulation.participants[0].world, 1_000_000
+    assert world.while_cold(2 * ms) == 2 * ms
+    world.slept(10 * ms)
+    assert [world.while_cold(2 * ms) for _ in range(5)] == [3 * ms] * 4 + [2 * ms]
+    world.slept(5 * ms)
+    assert world.while_cold(8 * ms) == 10 * ms
+    world.slept(60_000 * ms)
+    assert world.while_cold(100 * ms) == 104 * ms  # the longest that was measured is the most
