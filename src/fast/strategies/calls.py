@@ -26,7 +26,7 @@ def short_call(call: str) -> str:
         return call
     defaults = arguments_of(preset().call)
     differing = [
-        f"{key}={_short_part(ast.parse(value, mode='eval').body)}"
+        f"{key}={_short_part(parsed(value).body)}"
         for key, value in arguments_of(call).items()
         if defaults.get(key) != value
     ]
@@ -58,7 +58,7 @@ def arguments_of(call: str) -> dict[str, str]:
     {'send': "'own'", 'topology': 'torus(rows=None)'}
     """
     _, bracket, rest = call.partition("(")
-    tree = ast.parse(f"_({rest}", mode="eval").body if bracket else None
+    tree = parsed(f"_({rest}").body if bracket else None
     if not isinstance(tree, ast.Call):
         return {}
     return {each.arg: ast.unparse(each.value) for each in tree.keywords if each.arg}
@@ -92,3 +92,14 @@ def _defaults(strategy: Strategy) -> dict[str, str]:
         name: each.default for name, each in signature.parameters.items() if each.default is not each.empty
     }
     return arguments_of(canonical_call("_", known))
+
+
+def parsed(text: str) -> ast.Expression:
+    """The syntax tree of an expression. Python 3.11 sometimes fails where two threads parse at once, and
+    not when asked again."""
+    for _ in range(10):
+        try:
+            return ast.parse(text, mode="eval")
+        except SystemError:
+            continue
+    return ast.parse(text, mode="eval")
