@@ -28,7 +28,7 @@ def save(participant: Participant) -> dict[str, Any]:
         "random": world.random.getstate(),
         "batches_taken": participant.batches_taken,
         "started": participant.started,
-        "left": participant.left,
+        "standing": participant.standing,
     }
 
 
@@ -44,7 +44,7 @@ def load(participant: Participant, saved: dict[str, Any]) -> None:
         world.inbox.mailbox.deliver(_own(letter))
     world.performer.remaining.update(saved["remaining"])
     world.random.setstate(saved["random"])
-    participant.started, participant.left = saved["started"], saved["left"]
+    participant.started, participant.standing = saved["started"], saved["standing"]
     _skip_batches(participant, saved["batches_taken"])
 
 

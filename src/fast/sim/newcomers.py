@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from fast.core import Me
 from fast.errors import UsageError
 from fast.membership import Change, Why, patience_of
-from fast.sim.participant import Participant
+from fast.sim.participant import Participant, Standing
 
 if TYPE_CHECKING:
     from fast.sim.simulation import Simulation
@@ -91,7 +91,7 @@ class Newcomers:
         steps, version = donor.me.steps, donor.me.version
         self._lives += 1
         simulation.welcome(p.me.id)
-        p.absent = p.dead = p.left = p.leaving = p.started = False
+        p.standing, p.leaving, p.started = Standing.THERE, False, False
         p.frozen_until_ns = p.silent_until_ns = p.lost_ns = 0
         p.me, p.world = simulation.embody(p.me.id, p.me.replica, life=self._lives)
         p.me.steps, p.me.version, p.me.fresh = steps, version, True

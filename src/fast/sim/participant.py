@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from fast.core import Me, Replica
@@ -24,6 +25,17 @@ class SimWorker:
     compute: Callable[[Any], None]
 
 
+class Standing(Enum):
+    """Where a participant is in its life, or between two of them."""
+
+    ABSENT = "absent"
+    """Not there yet."""
+    THERE = "there"
+    LEFT = "left"
+    """In order, after its last step."""
+    DEAD = "dead"
+
+
 @dataclass
 class Participant:
     """A worker or a server inside a simulation."""
@@ -34,12 +46,8 @@ class Participant:
     """None for a server."""
     ready_shares: Sequence[float] = (1.0,)
     """When each bucket of its gradient is ready, as a share of a step's computing."""
+    standing: Standing = Standing.THERE
     started: bool = False
-    left: bool = False
-    """In order: after its last step."""
-    dead: bool = False
-    absent: bool = False
-    """Not there yet, or not there again."""
     leaving: bool = False
     """Asked to stop before its next step."""
     batches_taken: int = 0
@@ -53,12 +61,24 @@ class Participant:
     """Computing time that a freeze has taken from the step under way."""
 
     @property
-    def gone(self) -> bool:
-        return self.left or self.dead
+    def alive(self) -> bool:
+        return self.standing is Standing.THERE
 
     @property
-    def alive(self) -> bool:
-        return not (self.left or self.dead or self.absent)
+    def absent(self) -> bool:
+        return self.standing is Standing.ABSENT
+
+    @property
+    def left(self) -> bool:
+        return self.standing is Standing.LEFT
+
+    @property
+    def dead(self) -> bool:
+        return self.standing is Standing.DEAD
+
+    @property
+    def gone(self) -> bool:
+        return self.left or self.dead
 
     @property
     def name(self) -> str:

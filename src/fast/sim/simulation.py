@@ -17,7 +17,7 @@ from fast.sim.inbox import Inbox
 from fast.sim.interference import Interference
 from fast.sim.lives import Lives, Until
 from fast.sim.newcomers import Newcomers
-from fast.sim.participant import Participant, SimWorker
+from fast.sim.participant import Participant, SimWorker, Standing
 from fast.sim.post import Post
 from fast.sim.rounds import Rounds
 from fast.sim.stage import Stage
@@ -121,9 +121,8 @@ class Simulation:
     ) -> Participant:
         me, world = self.embody(who, replica)
         cuts = bucket_cuts(replica.layout, self.strategy.bucket_bytes)
-        return Participant(
-            me, world, worker, ready_shares(replica.layout, cuts, FORWARD_SHARE), absent=absent
-        )
+        standing = Standing.ABSENT if absent else Standing.THERE
+        return Participant(me, world, worker, ready_shares(replica.layout, cuts, FORWARD_SHARE), standing)
 
     def embody(self, who: int, replica: Replica, *, life: int = 0) -> tuple[Me, SimWorld]:
         """A participant's handle and its world, with its inbox as it is."""
@@ -201,7 +200,7 @@ class Simulation:
 
     def _report_unread(self) -> None:
         for p in self.participants:
-            if not p.gone or p.left:
+            if not p.dead:
                 for letter in self.unread(p.me.id):
                     self._drop(p.me.id, letter, p.me.id, "unread at the end")
 
@@ -235,7 +234,7 @@ class Simulation:
         self._newcomers.withdraw(p)
         if not p.alive:
             return
-        p.dead, p.left = True, False
+        p.standing = Standing.DEAD
         if p.program is not None:
             p.program.close()
         self.gradients.drop(worker)
@@ -261,7 +260,7 @@ class Simulation:
 
     def leave(self, p: Participant) -> None:
         """A worker's last step was its last."""
-        p.left = True
+        p.standing = Standing.LEFT
         p.me.retire()
         self.post.leave(p.me.id, p.me.steps)
         self._rounds.leave(p.me.id)
