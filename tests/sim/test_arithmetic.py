@@ -9,6 +9,7 @@ from fast.core import Me, Strategy
 from fast.sim import Cluster, Compute, Network
 from fast.sim.arithmetic import Arithmetic
 from fast.sim.cluster import Hosts, Work
+from fast.sim.effort import Effort
 from fast.strategies import presets
 from fast.trace import Record, Turned
 
@@ -116,15 +117,11 @@ def test_a_sleeping_worker_needs_no_core() -> None:
 def test_work_after_a_sleep_takes_longer_until_the_caches_are_warm():
     """After 10 ms of sleep 4 ms are lost in all, spread over the next 8 ms of work; after 5 ms half of that."""
     work = Work(apply_s=1e-3, cold=((0.005, 0.002), (0.010, 0.004)), warm_s=0.008)
-    cluster = Cluster(Compute(0.0), Network(float("inf"), 0.0), work)
-    simulation = PROBLEM.simulation(
-        presets.gossip(), PROBLEM.batches(2, 1), cluster=cluster, network=None, compute=None
-    )
-    world, ms = simulation.participants[0].world, 1_000_000
-    assert world.while_cold(2 * ms) == 2 * ms
-    world.slept(10 * ms)
-    assert [world.while_cold(2 * ms) for _ in range(5)] == [3 * ms] * 4 + [2 * ms]
-    world.slept(5 * ms)
-    assert world.while_cold(8 * ms) == 10 * ms
-    world.slept(60_000 * ms)
-    assert world.while_cold(100 * ms) == 104 * ms  # the longest that was measured is the most
+    effort, ms = Effort(work, server=False), 1_000_000
+    assert effort.while_cold(2 * ms) == 2 * ms
+    effort.slept(10 * ms)
+    assert [effort.while_cold(2 * ms) for _ in range(5)] == [3 * ms] * 4 + [2 * ms]
+    effort.slept(5 * ms)
+    assert effort.while_cold(8 * ms) == 10 * ms
+    effort.slept(60_000 * ms)
+    assert effort.while_cold(100 * ms) == 104 * ms  # the longest that was measured is the most

@@ -77,7 +77,7 @@ class Lives:
             else:
                 await self._until_first_bucket(p)
             simulation.gradients.finish(me.id)
-            turn, arithmetic = step_turn(me), p.world.arithmetic
+            turn, arithmetic = step_turn(me), p.world.effort.arithmetic
             await (turn if arithmetic is None else counted(turn, arithmetic))
             if p.world.ready_ns:
                 raise ended_too_early(simulation.strategy)
@@ -129,12 +129,12 @@ class Lives:
             await p.world.occupy(compute.duration_ns(who, workers, me.steps, seed))
             return
         began_ns = simulation.now_ns
-        await p.world.occupy(p.world.while_cold(compute.computing_ns(who, me.steps, seed)))
+        await p.world.occupy(p.world.effort.while_cold(compute.computing_ns(who, me.steps, seed)))
         computed_ns = simulation.now_ns - began_ns
         rest_ns = compute.resting_ns(who, workers, me.steps, seed, computed_ns)
         if rest_ns > 0:
             await p.world.compute(rest_ns)
-            p.world.slept(rest_ns)
+            p.world.effort.slept(rest_ns)
 
     async def _serve(self, p: Participant) -> None:
         """Turn after turn, as long as anything can still come. A turn that found nothing to do
@@ -144,7 +144,7 @@ class Lives:
             if found_nothing:
                 await p.world.wait_for_news()
             p.world.touched, before = False, p.world.suspensions
-            turn, arithmetic = serve_turn(p.me), p.world.arithmetic
+            turn, arithmetic = serve_turn(p.me), p.world.effort.arithmetic
             await (turn if arithmetic is None else counted(turn, arithmetic))
             waited = p.world.suspensions != before
             found_nothing, restless = not p.world.touched and not waited, 0 if waited else restless + 1

@@ -17,8 +17,8 @@ from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Labour, Pause, Round, is_round
 from fast.errors import FastError, UsageError
 from fast.membership import Change
-from fast.sim.arithmetic import Arithmetic
 from fast.sim.cluster import NS_PER_S, Cores, Work
+from fast.sim.effort import Effort
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox, LetterWait, NewsWait
 from fast.sim.interference import Interference
@@ -79,9 +79,9 @@ class SimWorld(World):
         self._events, self._post, self._rounds = surroundings.events, surroundings.post, surroundings.rounds
         self._observers, self._faults = surroundings.observers, surroundings.faults
         self.observed = bool(self._observers)
-        self._work, self._cores = surroundings.work, surroundings.cores
-        self._owed_ns = self._cold_ns = self._chill_ns = 0
+        self._cores = surroundings.cores
         self._is_server = id_ in surroundings.view.servers
+        self.effort = Effort(surroundings.work, server=self._is_server)
         self.link = surroundings.post.traffic.link(id_, self._somebody())
         self.ready_ns: Sequence[int] = ()
         """When the buckets of the gradient under way are computed; empty once all of it is."""
@@ -92,14 +92,12 @@ class SimWorld(World):
         self._plain: set[tuple[str, torch.dtype, int] | None] = set()
         """Kinds of letters whose header has the usual size, whatever their numbers are."""
         self.performer = Performer(self)
-        counts = self._work is not None and self._work.counts
-        self.arithmetic = Arithmetic(self._merged) if counts else None
 
     def _somebody(self) -> int:
         return next((peer for peer in reversed(self.start_view.workers) if peer != self.id), self.id)
 
     def now(self) -> int:
-        return self._events.now_ns + self._owed_ns
+        return self._events.now_ns + self.effort.owed_ns
 
     def draw(self) -> float:
         return self.random.random()
@@ -117,61 +115,31 @@ class SimWorld(World):
         return self._post.views.now() if step is None else self._post.views.at(step, period)
 
     def stepped(self, steps: int) -> None:
-        self.working()
+        self.effort.pause()
         self.on_step(steps)
-        self._at_own_work()
+        self.effort.resume()
 
     # Local work
 
     def working(self) -> None:
-        if self.arithmetic is not None:
-            self.arithmetic.paused = True
+        self.effort.pause()
 
     def worked(self, on: Labour, nbytes: int) -> None:
-        self._at_own_work()
-        if self._work is not None:
-            self._owe(self._work.cost_ns(on, nbytes, self._is_server))
-
-    def _owe(self, work_ns: int) -> None:
-        self._owed_ns += self.while_cold(work_ns)
-
-    def slept(self, for_ns: int) -> None:
-        """What this participant needs was pushed out of the caches meanwhile, and work takes longer
-        until it is there again."""
-        if self._work is not None and self._work.cold:
-            most_ns = self._work.cold_ns(None)
-            self._cold_ns = self._chill_ns = min(most_ns, self._cold_ns + self._work.cold_ns(for_ns))
-
-    def while_cold(self, work_ns: int) -> int:
-        """How long work takes that takes `work_ns` when everything is in the caches."""
-        if not self._cold_ns or self._work is None:
-            return work_ns
-        extra_ns = min(self._cold_ns, self._chill_ns * work_ns // self._work.warm_ns)
-        self._cold_ns -= extra_ns
-        return work_ns + extra_ns
-
-    def _at_own_work(self) -> None:
-        if self.arithmetic is not None:
-            self.arithmetic.paused = False
-
-    def _merged(self, nbytes: int) -> None:
-        if self._work is not None:
-            self._owe(self._work.cost_ns(Labour.MERGE, nbytes, self._is_server))
+        self.effort.resume()
+        self.effort.charge(on, nbytes)
 
     async def catch_up(self) -> None:
         """Let the time of the work pass that has been done so far."""
-        if not self._owed_ns or self.polled:
-            return
-        work_ns, self._owed_ns = self._owed_ns, 0
-        await self.occupy(work_ns)
+        if self.effort.owed_ns and not self.polled:
+            await self.occupy(self.effort.settle())
 
     async def occupy(self, work_ns: int) -> None:
         """Let the time of this work pass, on a core of this host if they are few: in turns with the others."""
-        if self._cores is None or self._work is None:
+        if self._cores is None or self.effort.work is None:
             await self.compute(work_ns)
             return
         while work_ns > 0:
-            slice_ns = min(work_ns, self._work.slice_ns)
+            slice_ns = min(work_ns, self.effort.work.slice_ns)
             work_ns -= slice_ns
             ends_ns = self._cores.run(self.id, slice_ns, self._events.now_ns)
             await self.compute(ends_ns - self._events.now_ns)
@@ -193,13 +161,13 @@ class SimWorld(World):
             return
         header = self._header(letter)
         payload_bytes = letter.tensor.numel() * letter.tensor.element_size()
-        if self._work is None:
+        if self.effort.work is None:
             tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
         else:
-            self.working()
-            self._owe(self._work.cost_ns(Labour.SEND, payload_bytes, self._is_server, len(reachable)))
+            self.effort.pause()
+            self.effort.charge(Labour.SEND, payload_bytes, len(reachable))
             tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
-            self._at_own_work()
+            self.effort.resume()
         private, leaves_ns = len(reachable) == 1, self.now()
         for peer in reachable:
             # The note goes through its bytes: what the real world refuses is refused here too,
@@ -242,9 +210,9 @@ class SimWorld(World):
         return letter
 
     def _read(self, letters: Sequence[Letter]) -> None:
-        if self._work is not None:
+        if self.effort.work is not None:
             for letter in letters:
-                self.worked(Labour.READ, letter.tensor.numel() * letter.tensor.element_size())
+                self.effort.charge(Labour.READ, letter.tensor.numel() * letter.tensor.element_size())
         if self._spoil:
             for letter in letters:
                 letter.tensor = letter.tensor.clone()
@@ -260,7 +228,7 @@ class SimWorld(World):
 
     async def block(self, tag: str, peers: tuple[int, ...], need: Need) -> None:
         missing = self._missing(tag, peers, need)
-        if missing and self._owed_ns:
+        if missing and self.effort.owed_ns:
             await self.catch_up()
             missing = self._missing(tag, peers, need)
         if not missing:
@@ -282,7 +250,7 @@ class SimWorld(World):
         finally:
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
-        self.slept(self._events.now_ns - since_ns)
+        self.effort.slept(self._events.now_ns - since_ns)
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -328,9 +296,9 @@ class SimWorld(World):
         if not plain or round_.algorithm != "auto":
             return await self.performer.perform(round_)
         wait, since_ns = MeanWait(round_), self.now()
-        self.working()
+        self.effort.pause()
         self._rounds.join(self.id, wait)
-        self._at_own_work()
+        self.effort.resume()
         if self.polled:
             while not wait.fulfilled:
                 await Pause(lambda: wait.fulfilled, lambda: self._await_mean(wait, self.now()))
@@ -346,7 +314,7 @@ class SimWorld(World):
             return
         self.suspensions += 1
         await wait
-        self.slept(self._events.now_ns - since_ns)
+        self.effort.slept(self._events.now_ns - since_ns)
         closed_ns = max(since_ns, wait.closed_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
         wait.took_ns = self.now() - closed_ns
