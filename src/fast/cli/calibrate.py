@@ -88,9 +88,16 @@ def files_of(tasks: list[str], out: Path) -> dict[str, Path]:
     folder = out.parent
     if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"--out {out}: it is to be a file in a folder that exists and can be written")
-    if len(tasks) == 1:
-        return {tasks[0]: out}
-    return {task: out.with_stem(f"{out.stem}-{_plain(task)}") for task in tasks}
+    files = {task: out if len(tasks) == 1 else out.with_stem(f"{out.stem}-{_plain(task)}") for task in tasks}
+    for path in files.values():
+        if path.exists() and not os.access(path, os.W_OK):
+            raise UsageError(f"{path} is there already and can't be written; name another file with --out")
+    if len(set(files.values())) < len(tasks):
+        raise UsageError(
+            f"{', '.join(tasks)}: two of these would be written to one file; calibrate one after another, each with "
+            "its own --out"
+        )
+    return files
 
 
 def _plain(task: str) -> str:

@@ -270,11 +270,13 @@ def load_of_others(seconds: float = 0.3, stat: Callable[[], str] | None = None) 
         after = _busy_and_all(read())
     except OSError:
         return 0.0
-    passed = after[1] - before[1]
-    return (after[0] - before[0]) / passed * cores() if passed else 0.0
+    passed, every_core = after[1] - before[1], after[2]
+    return (after[0] - before[0]) / passed * every_core if passed else 0.0
 
 
-def _busy_and_all(stat: str) -> tuple[int, int]:
-    """In the kernel's ticks: user, nice, system, idle, waiting for disks, ..."""
-    ticks = [int(word) for word in stat.splitlines()[0].split()[1:9]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+def _busy_and_all(stat: str) -> tuple[int, int, int]:
+    """In the kernel's ticks, of which the words are user, nice, system, idle, waiting for disks, ...; and of how
+    many cores: all that the machine has, also those that we may not use."""
+    first, *others = stat.splitlines()
+    ticks = [int(word) for word in first.split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks), sum(line.startswith("cpu") for line in others)

@@ -73,13 +73,18 @@ def _bench(told: Orders) -> Bench:
 
 def _trials(bench: Bench, told: Orders) -> Iterator[Trial]:
     everybody = len(bench.me.workers)
+    crowded = everybody > told.cores
     yield "together", True, partial(trials.steps, bench)
     yield "rested", True, partial(trials.steps, bench, rest_s=trials.REST_S)
     for nap_s in trials.NAPS_S:
         yield f"waking after {nap_s}", True, partial(trials.waking, bench, nap_s)
     for nbytes in told.sizes:
-        yield f"means of {nbytes}", True, partial(trials.means, bench, nbytes)
-    if everybody > told.cores:
+        yield (
+            f"means of {nbytes}",
+            True,
+            partial(trials.means, bench, nbytes, rest_s=trials.REST_S if crowded else 0),
+        )
+    if crowded:
         yield "spinning", True, trials.spinning
     if everybody > 2:
         yield "fanning", True, partial(trials.fanning, bench, told.sizes[0])

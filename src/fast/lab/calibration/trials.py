@@ -274,15 +274,17 @@ def fanning(bench: Bench, nbytes: int) -> Times:
 # Rounds and cores
 
 
-def means(bench: Bench, nbytes: int) -> Times:
-    """Means, one in each turn: when this worker came to each, and when it had the result."""
+def means(bench: Bench, nbytes: int, *, rest_s: float) -> Times:
+    """Means, one in each turn: when this worker came to each, and when it had the result. A rest after each
+    is for more workers than cores, so that nobody computes yet while others still wake up."""
     tensor, times = bench.third(0, nbytes), Times(came=[], left=[])
 
     async def mean(me: Me) -> None:
         times["came"].append(time.monotonic_ns())
         await me.mean(tensor, read_only=True)
         times["left"].append(time.monotonic_ns())
-        time.sleep(REST_S)  # so that nobody computes yet while others still wake up
+        if rest_s:
+            time.sleep(rest_s)
 
     _repeat(bench, mean)
     return times
