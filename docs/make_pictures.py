@@ -21,14 +21,17 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from fast.adapters import TorchReplica
-from fast.core import Strategy
+from fast.adapters.server_replica import server_replicas
+from fast.core import Replica, Strategy
 from fast.errors import UsageError
 from fast.parts import Topology
 from fast.parts.codecs import Codec, Coder
 from fast.sim import Compute, Network, Simulation, SimWorker
+from fast.sim.cluster import Hosts
+from fast.strategies.central.proxies import Proxies
 from fast.strategies.expression import parse_strategy
-from fast.testing.strategy import LeastSquares, batches
-from fast.trace import Record, Reduced, Stepped, Waited
+from fast.testing.strategy import LeastSquares, batches, servers_of
+from fast.trace import Included, Record, Reduced, Stepped, Waited
 from fast.view import Layout
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
@@ -39,7 +42,8 @@ STEP_S = {0: 0.018, 1: 0.022, 2: 0.020, 3: 0.031}
 LATENCY_S = 0.005
 SHOWN_NS = 160_000_000
 STEPS = 12
-GRADIENTS = frozenset(("push", "gradient", "factors"))
+CHANGE = "change of the memory"
+GRADIENTS = frozenset(("push", "gradient", "factors", "up", "flush", CHANGE))
 """The tags of letters that carry gradients, or what they are made of."""
 
 Point = tuple[float, float]
@@ -74,24 +78,43 @@ class Story:
 
     @property
     def servers(self) -> int:
-        return self.strategy.servers(WORKERS)
+        """Of those that have a line of their own: who stands beside a worker shares its line."""
+        if self.strategy.one_host:
+            return 1  # the memory that all of them share
+        return 0 if self.strategy.colocated else self.strategy.servers(WORKERS)
+
+    def name(self, who: int) -> str:
+        """What stands before its line."""
+        if who < WORKERS:
+            return f"worker {who}"
+        if isinstance(self.strategy, Proxies):
+            return "server" if who == WORKERS else f"proxy {who - WORKERS - 1}"
+        return "memory" if self.strategy.one_host else "server"
+
+    def line(self, who: int) -> int:
+        return who % WORKERS if self.strategy.colocated else who
 
     def computing(self) -> Iterator[tuple[int, int, int]]:
         """Who, from when, until when: a step's computation begins where the last step ended."""
         for worker, ends in self.ended.items():
-            for start_ns in (0, *ends):
+            for start_ns in (self._began_ns(worker), *ends):
                 yield worker, start_ns, start_ns + round(STEP_S[worker] * 1e9)
+
+    def _began_ns(self, worker: int) -> int:
+        """Most begin at once; some strategies let a worker wait before its first step."""
+        return max((end for who, start, end in self.waits if who == worker and start == 0), default=0)
 
 
 def story_of(call: str) -> Story:
     """Simulate this strategy and keep what is drawn."""
     strategy = parse_strategy(call)
     records: list[Record] = []
+    workers = [layered() if strategy.uses_factors else least_squares(n) for n in range(WORKERS)]
     simulation = Simulation(
         strategy,
-        [layered() if strategy.uses_factors else least_squares(n) for n in range(WORKERS)],
-        server_replicas=[LeastSquares(0.05) for _ in range(strategy.servers(WORKERS))],
-        network=Network(1e9, LATENCY_S),
+        workers,
+        server_replicas=servers_for(strategy, workers[0].replica),
+        network=Network(1e9, LATENCY_S, hosts=Hosts(each=None if strategy.one_host else 1)),
         compute=Compute(workers_s=STEP_S),
         observers=[records.append],
         seed=3,
@@ -101,6 +124,13 @@ def story_of(call: str) -> Story:
     simulation.run(after_event=_follow(story))
     _read(story, records)
     return story
+
+
+def servers_for(strategy: Strategy, first: Replica) -> Sequence[Replica]:
+    """Replicas of the workers' own model."""
+    if isinstance(first, TorchReplica):
+        return server_replicas(first, strategy.servers(WORKERS), sharded=strategy.sharded)
+    return servers_of(strategy, WORKERS, 0.05)
 
 
 def least_squares(worker: int) -> SimWorker:
@@ -126,7 +156,7 @@ def _follow(story: Story) -> Callable[[Simulation], None]:
 
     def look(simulation: Simulation) -> None:
         now, seen = simulation.now_ns, {}
-        for to, letter in simulation.on_the_way():
+        for to, letter in () if story.strategy.one_host else simulation.on_the_way():
             flight = Flight(letter.sender, to, letter.tag, now)
             seen[id(letter)] = flying.get(id(letter), (letter, flight))
         for key, (_, flight) in flying.items():
@@ -145,10 +175,12 @@ def _read(story: Story, records: Sequence[Record]) -> None:
         match record:
             case Stepped(who=who, at_ns=at_ns):
                 story.ended.setdefault(who, []).append(at_ns)
-            case Waited(who=who, at_ns=at_ns, waited_ns=waited_ns):
+            case Waited(who=who, at_ns=at_ns, waited_ns=waited_ns) if not story.strategy.one_host:
                 story.waits.append((who, at_ns - waited_ns, at_ns))
             case Reduced(at_ns=at_ns, took_ns=took_ns):
                 means.add((at_ns - took_ns, at_ns))
+            case Included(who=who, sender=sender, at_ns=at_ns) if who == sender:
+                story.flights.append(Flight(who, WORKERS, CHANGE, at_ns, at_ns))
     story.means = sorted(means)
 
 
@@ -249,6 +281,47 @@ def star(strategy: Strategy) -> list[str]:
     return [*spokes, *dots(places), *dots([CENTRE], "server")]
 
 
+def shards(strategy: Strategy) -> list[str]:
+    """Every worker with every server; the servers lie side by side in the middle."""
+    places, count = around(WORKERS), strategy.servers(WORKERS)
+    aside = [number - (count - 1) / 2 for number in range(count)]
+    middle = [(CENTRE[0] + 40 * each, CENTRE[1] + 34 * each) for each in aside]
+    spokes = [line("edge", server, place) for server in middle for place in places]
+    return [*spokes, *dots(places), *dots(middle, "server")]
+
+
+def beside(strategy: Strategy) -> list[str]:
+    """Every worker with the servers beside all the others."""
+    places = around(WORKERS)
+    outside = [(x + 0.27 * (x - CENTRE[0]), y + 0.27 * (y - CENTRE[1])) for x, y in places]
+    return [*complete(places, "edge"), *dots(outside, "server"), *dots(places)]
+
+
+def binomial(strategy: Strategy) -> list[str]:
+    """Seven workers: a place's parent is the place without its lowest bit; worker i is at place i + 1."""
+    across = {0: 78, 1: 30, 2: 96, 3: 72, 4: 198, 5: 150, 6: 216, 7: 240}
+    at = {place: (across[place] + 20, 90 + 60 * place.bit_count()) for place in across}
+    edges = [line("edge", at[place], at[place & (place - 1)]) for place in range(1, 8)]
+    return [*edges, *dots([at[0]], "server"), *dots([at[place] for place in range(1, 8)])]
+
+
+def groups(strategy: Strategy) -> list[str]:
+    """Two groups of two workers, each with its proxy, and the server between them."""
+    workers = [(52.0, 120.0), (52.0, 236.0), (256.0, 120.0), (256.0, 236.0)]
+    proxies = [(100.0, 178.0), (208.0, 178.0)]
+    edges = [line("edge", proxies[n // 2], place) for n, place in enumerate(workers)]
+    edges += [line("edge", CENTRE, place) for place in proxies]
+    return [*edges, *dots(workers), *dots(proxies, "server"), *dots([CENTRE], "server")]
+
+
+def memory(strategy: Strategy) -> list[str]:
+    """One memory in the middle, in which every worker writes by itself."""
+    places, (x, y) = around(WORKERS), CENTRE
+    spokes = [line("edge", CENTRE, place) for place in places]
+    cells = [box("server", x - 44 + 11 * n, y - 12, 11, 24) for n in range(8)]
+    return [*spokes, *cells, *dots(places)]
+
+
 def ring(strategy: Strategy) -> list[str]:
     places = around(8)
     assert strategy.topology is not None
@@ -308,7 +381,7 @@ def x_of(time_ns: int) -> float:
 
 
 def y_of(story: Story, who: int) -> float:
-    return TOP + 12 + row_height(story) * who
+    return TOP + 12 + row_height(story) * story.line(who)
 
 
 def timeline(story: Story) -> list[str]:
@@ -330,8 +403,7 @@ def _axis(story: Story) -> Iterator[str]:
         yield line("rule", (x, TOP - 8), (x, bottom))
         yield words((x, bottom + 15), f"{ms}" + " ms" * (ms == 0), "small", "middle")
     for who in range(WORKERS + story.servers):
-        name = f"worker {who}" if who < WORKERS else "server"
-        yield words((LEFT - 12, y_of(story, who) + 4), name, anchor="end")
+        yield words((LEFT - 12, y_of(story, who) + 4), story.name(who), anchor="end")
         yield line("rule", (LEFT, y_of(story, who)), (RIGHT, y_of(story, who)))
 
 
@@ -344,8 +416,8 @@ def _means(story: Story) -> Iterator[str]:
 
 def _letters(story: Story) -> Iterator[str]:
     for flight in story.flights:
-        if flight.arrived_ns < SHOWN_NS:
-            down = 1 if flight.to > flight.sender else -1
+        if flight.arrived_ns < SHOWN_NS and story.line(flight.to) != story.line(flight.sender):
+            down = 1 if story.line(flight.to) > story.line(flight.sender) else -1
             start = (x_of(flight.sent_ns), y_of(story, flight.sender) + down * BAR / 2)
             end = (x_of(flight.arrived_ns), y_of(story, flight.to) - down * BAR / 2)
             yield arrow("gradient" if flight.tag in GRADIENTS else "weights", start, end)
@@ -355,7 +427,7 @@ def legend(story: Story) -> Iterator[str]:
     tags = {flight.tag for flight in story.flights}
     shown = [("compute", "computes"), ("wait", "waits")] if story.waits else [("compute", "computes")]
     shown += [("mean", "mean of all")] * bool(story.means)
-    shown += [("gradient", "gradient")] * bool(tags & GRADIENTS)
+    shown += [("gradient", CHANGE if CHANGE in tags else "gradient")] * bool(tags & GRADIENTS)
     shown += [("weights", "weights")] * bool(tags - GRADIENTS)
     x = LEFT
     for kind, text in shown:
@@ -382,7 +454,25 @@ class Picture:
 PICTURES = {
     "allreduce": Picture("allreduce", everybody("edge"), "everybody with everybody, every step"),
     "local_sgd": Picture("local_sgd(tau=3)", everybody("maybe"), "everybody with everybody, now and then"),
+    "pytorch": Picture("pytorch", everybody("edge"), "everybody with everybody, every step"),
     "ssp": Picture("ssp(bound=1)", star, "every worker with the server"),
+    "essp": Picture("essp(bound=2)", star, "every worker with the server"),
+    "vap": Picture("vap(limit=0.05)", star, "every worker with the server"),
+    "parameter_server": Picture("parameter_server(tau=1)", shards, "every worker with every shard"),
+    "petuum": Picture("petuum(bound=2)", beside, "every worker with the shards beside the others"),
+    "mxnet": Picture("mxnet('dist_async')", beside, "every worker with the shards beside the others"),
+    "bigdl": Picture("bigdl", beside, "every worker with the shards beside the others"),
+    "caffeonspark": Picture("caffeonspark", beside, "every worker with the shards beside the others"),
+    "tensorflow": Picture("tensorflow(backups=1)", star, "every worker with the server; three are enough"),
+    "downpour": Picture("downpour(fetch=2)", star, "every worker with the server"),
+    "distbelief": Picture("distbelief(warm=2)", shards, "every worker with every shard"),
+    "dc_asgd": Picture("dc_asgd", star, "every worker with the server"),
+    "staleness_aware": Picture("staleness_aware(n=2)", star, "every worker with the server"),
+    "agn": Picture("agn(steps=3)", star, "every worker with the server, now and then"),
+    "firecaffe": Picture("firecaffe", binomial, "a binomial tree to the server (7 workers)"),
+    "proxies": Picture("proxies(group=2, flush=2)", groups, "groups, their proxies, and the server"),
+    "project_adam": Picture("project_adam", star, "every worker with the server"),
+    "hogwild": Picture("hogwild", memory, "every worker with one memory"),
     "dpsgd": Picture("dpsgd", ring, "neighbours on a ring (8 workers)"),
     "torus": Picture("torus", grid, "neighbours on a torus (8 workers, 2 x 4)"),
     "gossip": Picture("gossip(p=0.4)", pairs, "one at random, now and then (8 workers)"),
@@ -395,7 +485,8 @@ def draw(name: str) -> str:
     """The whole picture of one preset, as SVG."""
     picture = PICTURES[name]
     story = story_of(picture.call)
-    caption = f"{picture.call}: 4 simulated workers, the last one slow; a letter takes 5 ms"
+    caption = f"{picture.call}: 4 simulated workers, the last one slow"
+    caption += "" if story.strategy.one_host else "; a letter takes 5 ms"
     parts = [
         box("card", 0.5, 0.5, WIDTH - 1, HEIGHT - 1, 8),
         words((CENTRE[0], 26), picture.says, anchor="middle"),

@@ -10,18 +10,21 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import fast
+from fast.core.shards import Shards
 from fast.core.together import Together
 from fast.parts.codecs import Codec, Transformation
+from fast.rules import Robust
 from fast.strategies import Preset
 
 PAGE = Path(__file__).resolve().parent / "reference.md"
-INTERNAL = ("open_turn", "close_turn", "check_known", "present_in", "in_use")
+INTERNAL = ("open_turn", "close_turn", "check_known", "present_in", "present_for", "in_turn", "in_use")
 """Public in Python's sense only: worlds call them."""
 INTRODUCTION = """\
 # Reference
@@ -30,12 +33,12 @@ Made from the docstrings by `python docs/make_reference.py`: don't edit it here.
 explained, with pictures, in [strategies.md](strategies.md); the ideas behind all of this are in
 [architecture.md](architecture.md).
 """
-CALLED = (Codec, Transformation)
+CALLED = (Codec, Transformation, Robust)
 """Whose subclasses are only ever called: what they all offer is said once, with the class itself."""
 ORDER = (
-    "join", "final_backward", "shard", "own", "consolidate", "whoami", "Worker",
+    "join", "final_backward", "shard", "own", "consolidate", "whoami", "LargeBatch", "SyncBatchNorm", "Worker",
     "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
-    "presets", "codecs", "topologies", "rules",
+    "presets", "codecs", "topologies", "rules", "corrections",
     "FastError", "UsageError", "PeerError", "PeerLost", "WireError",
 )  # fmt: skip
 """From what everybody needs to what few do."""
@@ -114,17 +117,22 @@ def members_of(kind: type) -> Iterator[str]:
     """One list item for each public attribute and method that the class itself defines."""
     for attribute, text in attributes_of(kind):
         yield item(f"`{attribute}`", text)
-    own = vars(kind) if kind is not fast.Me else {**vars(kind), **vars(Together)}
+    own = vars(kind) if kind is not fast.Me else _with(Shards, _with(Together, vars(kind)))
     for name, member in own.items():
         if name.startswith("_") or name in INTERNAL or is_inherited(kind, name):
             continue
-        if isinstance(member, property):
+        if isinstance(member, property | cached_property):
             yield item(f"`{name}`", inspect.getdoc(member))
         elif isinstance(member, staticmethod) or inspect.isfunction(member):
             function = member.__func__ if isinstance(member, staticmethod) else member
             waits = "await " if inspect.iscoroutinefunction(function) else ""
             bound = not isinstance(member, staticmethod)
             yield item(f"`{waits}{name}{signature(function, bound=bound)}`", inspect.getdoc(function))
+
+
+def _with(mixin: type, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a class has by itself, and what else it gets from this base."""
+    return {**own, **{name: member for name, member in vars(mixin).items() if name not in own}}
 
 
 def is_inherited(kind: type, name: str) -> bool:
@@ -169,7 +177,7 @@ def string_of(statement: ast.stmt | None) -> str | None:
 
 
 class Written:
-    """An annotation as it stands in the source, without quotes around it."""
+    """An annotation or a function as it stands in the source, without quotes around it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -184,6 +192,10 @@ def signature(function: Any, *, bound: bool = False) -> str:
     parameters = [
         each.replace(annotation=Written(each.annotation)) if isinstance(each.annotation, str) else each
         for each in list(found.parameters.values())[1 if bound else 0 :]
+    ]
+    parameters = [
+        each.replace(default=Written(each.default.__name__)) if inspect.isfunction(each.default) else each
+        for each in parameters
     ]
     returned = found.return_annotation
     gives = Written(returned) if isinstance(returned, str) and returned != "None" else found.empty

@@ -7,13 +7,15 @@ on every batch, so every strategy that works must end there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import fast
-from fast.adapters import ServerReplica, TorchReplica
+from fast.adapters import TorchReplica
+from fast.adapters.server_replica import server_replicas
 from fast.core import drive
 from fast.core.world import Round
 from fast.engine import current_seat
@@ -66,8 +68,12 @@ def train(strategy: str, steps: list[int], together: bool) -> dict[str, Any]:
     model = make_model()
     optimizer = make_optimizer(model)
     fast.join(model, optimizer, strategy, observers=[meter])
+    chosen = strategy_from(strategy)
+    # Who is late for a quorum, or whose push must wait for what others compute on, needs them to go on.
+    needy = isfinite(chosen.reach) or (chosen.never_stale and not chosen.synchronous)
+    together, paced = together and not needy, not chosen.synchronous and not needy
     for step, batch in enumerate(batches(seat.id, steps[seat.id])):
-        if step % PACE == 0 and not strategy_from(strategy).synchronous:
+        if step % PACE == 0 and paced:
             await_everybody(seat.sessions[-1])
         loss_of(model, batch).backward()
         optimizer.step()
@@ -121,7 +127,7 @@ def simulation(
     return Simulation(
         strategy,
         [_worker(replica, worker, steps[worker]) for worker, replica in enumerate(replicas)],
-        server_replicas=[_server(replicas[0]) for _ in range(strategy.servers(len(steps)))],
+        server_replicas=server_replicas(replicas[0], strategy.servers(len(steps)), sharded=strategy.sharded),
         network=network or Network(1e7, 2e-3),
         compute=compute or Compute(workers_s={w: 0.02 + 0.007 * w for w in range(len(steps))}),
         seed=seed,
@@ -135,10 +141,6 @@ def _worker(replica: TorchReplica, worker: int, steps: int) -> SimWorker:
         replica.compute(lambda: loss_of(replica.model, batch))
 
     return SimWorker(replica, batches(worker, steps), compute)
-
-
-def _server(replica: TorchReplica) -> ServerReplica:
-    return ServerReplica(replica.optimizer_spec(), replica.layout, replica.weights.clone())
 
 
 def own_weights(simulation: Simulation) -> list[str]:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fast.engine import Failure, Job, LocalEngine, Outcome
 
-PRELOAD = ("fast", "fast.loop.serving", "torch._dynamo")
-"""What the host imports once. torch loads its compiler with the first optimizer, which takes seconds."""
+PRELOAD = ("fast", "fast.loop.serving", "torch._dynamo", "numba")
+"""What the host imports once. torch loads its compiler with the first optimizer, which takes seconds; so does numba."""
 
 Listener = Callable[[dict[str, Any]], None]
 Result = TypeVar("Result")

@@ -28,7 +28,7 @@ from fast.testing import check_strategy
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-SCRIPTS = ("digits", "own_data", "torus_by_hand", "move_tensors")
+SCRIPTS = ("digits", "large_batch", "own_data", "torus_by_hand", "move_tensors")
 """Those that train. `own_strategy` is a strategy, for others to be trained with."""
 LINES = {"torus_by_hand": 60, "move_tensors": 60}
 CHANCE = 0.1
@@ -85,7 +85,9 @@ def engine() -> Iterator[LocalEngine]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("name", "workers"), [("digits", 2), ("own_data", 2), ("torus_by_hand", 4)])
+@pytest.mark.parametrize(
+    ("name", "workers"), [("digits", 2), ("large_batch", 4), ("own_data", 2), ("torus_by_hand", 4)]
+)
 def test_on_workers(name: str, workers: int, engine: LocalEngine) -> None:
     """What `fast run examples/name.py --workers N` starts. Every worker ends with the same model."""
     job = Job(

@@ -14,8 +14,19 @@ import sys
 
 from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag, Task, fold_newest, fold_sum
 from fast.errors import FastError, PeerError, PeerLost, UsageError, WireError
-from fast.loop import Worker, consolidate, final_backward, join, own, shard, whoami
-from fast.parts import merge as rules
+from fast.loop import (
+    LargeBatch,
+    SyncBatchNorm,
+    Worker,
+    consolidate,
+    final_backward,
+    join,
+    own,
+    shard,
+    whoami,
+)
+from fast.parts import rules
+from fast.parts import staleness as corrections
 from fast.parts import topology as topologies
 from fast.parts.codecs import calls as codecs
 from fast.strategies import presets
@@ -23,18 +34,20 @@ from fast.strategies import presets
 __version__ = "0.1.0"
 
 # So that `from fast.topologies import Ring` works like the attribute does.
-_ROOMS = ("codecs", "presets", "rules", "topologies")
+_ROOMS = ("codecs", "corrections", "presets", "rules", "topologies")
 sys.modules.update({f"{__name__}.{name}": globals()[name] for name in _ROOMS})
 
 __all__ = [
     "GRADIENT",
     "WEIGHTS",
     "FastError",
+    "LargeBatch",
     "Letter",
     "Me",
     "PeerError",
     "PeerLost",
     "Strategy",
+    "SyncBatchNorm",
     "Tag",
     "Task",
     "UsageError",
@@ -42,6 +55,7 @@ __all__ = [
     "Worker",
     "codecs",
     "consolidate",
+    "corrections",
     "final_backward",
     "fold_newest",
     "fold_sum",

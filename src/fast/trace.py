@@ -51,6 +51,8 @@ class Sent(Record, frozen=True, gc=False):
     """How long the sender was busy with it; in the simulator, where links carry it, not at all."""
     whole: bool = True
     """False for a piece of a letter of which more pieces follow."""
+    asks: bool = False
+    """Whether it carries no update, but only asks for something."""
 
 
 class Received(Record, frozen=True, gc=False):
@@ -112,7 +114,7 @@ class Dropped(Record, frozen=True, gc=False):
     why: str
     steps: tuple[int, ...] = ()
     letters: int = 1
-    """How many letters had become this one."""
+    """How many letters had become this one; 0 for one that was read and then thrown away."""
 
 
 class Left(Record, frozen=True, gc=False):

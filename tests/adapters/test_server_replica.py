@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from fast.adapters import KNOWN, ServerReplica, TorchReplica
+from fast.adapters.optimizer_spec import ELEMENT_WISE
+from fast.adapters.server_replica import server_replicas
 from fast.core import Replica
 from fast.errors import UsageError
 from fast.view import Layout
@@ -160,3 +162,62 @@ def test_options_that_are_not_data_are_refused() -> None:
     optimizer.param_groups[0]["momentum"] = object()
     with pytest.raises(UsageError, match="momentum="):
         TorchReplica(worker_model, optimizer).optimizer_spec()
+
+
+# Shards
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 16])
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+def test_shards_together_give_the_bits_of_one_server(name: str, options: dict[str, Any], count: int) -> None:
+    """Also of a server whose shard is empty, holds a part of one parameter, or none of a group's."""
+    worker_model = model()
+    first, *others = worker_model.parameters()
+    groups = [{"params": others}, {"params": [first], "lr": 0.03}]
+    worker, whole = pair(KNOWN[name](groups, lr=0.02, **options), worker_model)  # type: ignore[call-arg]
+    shards = server_replicas(worker, count, sharded=True)
+    cuts = worker.shards(count)
+    assert whole.shards(count) == cuts == [cut for shard in shards[:1] for cut in shard.shards(count)]
+    for step in range(4):
+        gradient, rates = torch.randn_like(worker.gradient), [0.02 / (step + 1), 0.03]
+        present = None if step % 2 else 0b101
+        whole.apply(gradient, present, rates)
+        for shard, cut in zip(shards, cuts, strict=True):
+            inside = worker.layout.within(cut.start, cut.stop)
+            own = None if present is None else present >> inside.start & (1 << len(inside)) - 1
+            shard.apply(gradient[cut], own, rates)
+    assert torch.equal(torch.cat([shard.weights for shard in shards]), whole.weights)
+    assert [shard.rates for shard in shards] == [rates] * count
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_only_optimizers_that_look_at_shapes_keep_parameters_whole(name: str) -> None:
+    """All others are known to be element-wise: on a part of a vector they do what they do on all of it."""
+    worker_model = model()
+    worker = TorchReplica(worker_model, KNOWN[name](worker_model.parameters(), lr=0.02))  # type: ignore[call-arg]
+    borders = {segment.start for segment in worker.layout.segments} | {worker.layout.size}
+    inside = [cut for cut in worker.shards(5) if cut.start not in borders]
+    assert bool(inside) == (name in ELEMENT_WISE) == (name not in ("Adafactor", "Muon"))
+
+
+def test_a_shards_state_can_be_saved() -> None:
+    worker_model = model()
+    worker = TorchReplica(worker_model, torch.optim.Adam(worker_model.parameters(), lr=0.1))
+    for shard, cut in zip(server_replicas(worker, 30, sharded=True), worker.shards(30), strict=True):
+        gradient = torch.randn(cut.stop - cut.start)
+        shard.apply(gradient, None)
+        state = shard.state_dict()
+        shard.apply(gradient, None)
+        after = shard.weights.clone()
+        shard.load_state_dict(state)
+        shard.apply(gradient, None)
+        assert torch.equal(after, shard.weights)
+
+
+def test_without_shards_every_server_has_a_copy_of_all() -> None:
+    worker_model = model()
+    worker = TorchReplica(worker_model, torch.optim.SGD(worker_model.parameters(), lr=0.1))
+    first, second = server_replicas(worker, 2, sharded=False)
+    assert torch.equal(first.weights, worker.weights)
+    first.apply(torch.ones_like(first.weights), None)
+    assert torch.equal(second.weights, worker.weights) and not torch.equal(first.weights, worker.weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from fast.engine import LocalEngine
 from fast.errors import UsageError
 from fast.lab import Budget, Plan, Real, load_task, simulate_task
 from fast.lab import training as lab_training
-from fast.lab.calibration import Effort, Measurements, cluster_of, load_of_others, measure, measuring
+from fast.lab.calibration import Effort, Measurements, cluster_of, load_of_others, measure
 from fast.lab.calibration.fitting import Line, Spread, after_the_last, fit_line
 from fast.lab.calibration.measuring import Crowd, between_waits
 from fast.lab.calibration.words import found_in_words, warnings
@@ -196,10 +197,10 @@ def test_a_busy_machine_and_wide_quartiles_are_warned_of() -> None:
     assert wide == "a turn varies much: half of the values lie between 60 µs and 140 µs"
 
 
-def test_the_load_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 ticks that passed 40 were neither idle nor waiting for a disk."""
-    monkeypatch.setattr(measuring, "cores", lambda: 2)
-    stats = iter(["cpu 10 0 10 100 0 0 0 0\ncpu0 1", "cpu 40 0 20 150 10 0 0 0\ncpu0 2"])
+def test_the_load_of_others() -> None:
+    """Of 100 ticks of two cores 40 were neither idle nor waiting for a disk; how many cores we may use is no matter."""
+    before, after = "cpu  10 0 10 100 0 0 0 0", "cpu  40 0 20 150 10 0 0 0"
+    stats = iter([f"{all_cores}\ncpu0 1\ncpu1 1\nintr 5" for all_cores in (before, after)])
     assert load_of_others(0.0, lambda: next(stats)) == pytest.approx(0.8)
 
 
@@ -339,3 +340,20 @@ def test_each_of_several_tasks_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert files["digits"] == tmp_path / "m-digits.toml"
     assert files[OWN].parent == tmp_path and files[OWN].name.startswith("m-problems-py-")
     assert files_of(["digits"], tmp_path / "m.toml") == {"digits": tmp_path / "m.toml"}
+
+
+def test_what_could_not_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.toml").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).is_dir())
+    with pytest.raises(UsageError, match="there already and can't be written"):
+        files_of(["digits"], tmp_path / "m.toml")
+    files_of(["digits"], tmp_path / "other.toml")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tasks.py").write_text((Path(OWN.partition(":")[0])).read_text())
+    name = OWN.partition(":")[2]
+    twice = [f"{tmp_path / folder / 'tasks.py'}:{name}" for folder in ("a", "b")]
+    with pytest.raises(UsageError, match="to one file"):
+        files_of(twice, tmp_path / "m.toml")

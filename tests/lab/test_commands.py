@@ -78,7 +78,12 @@ def test_the_table_has_one_row_per_strategy_over_its_seeds(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("call", "short"),
     [
-        ("allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None)", "allreduce"),
+        (
+            "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None, rule=mean)",
+            "allreduce",
+        ),
+        ("allreduce(rule=norm_clip(limit=1.0, then=mean))", "allreduce(rule=norm_clip(1.0))"),
+        ("torus(rule=multi_krum(hostile=1, chosen=2))", "torus(rule=multi_krum(1, chosen=2))"),
         ("local_sgd(tau=10)", "local_sgd"),
         ("local_sgd(tau=3)", "local_sgd(tau=3)"),
         (
@@ -99,7 +104,7 @@ def test_json_on_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixtu
     captured = capsys.readouterr()
     data = json.loads(captured.out)
     assert code == 0 and [row["strategy"] for row in data["results"]] == [
-        "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None)",
+        "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None, rule=mean)",
         "gossip(p=0.3)",
     ]
     assert "simulated workers, wan, step 5ms" in captured.err and "1 of 2: allreduce" in captured.err

@@ -446,3 +446,31 @@ def train_torus_by_hand() -> str:
     final = fast.consolidate(model)
     close_sessions(current_seat())
     return as_text(parameters_of(final))
+
+
+# An epoch that ends before all of it is done
+
+
+def finish_early(samples: int, finish: float, epochs: int) -> dict[str, Any]:
+    """One sample per step. Worker 2 is in its first step until the others have ended their first pass."""
+    seat, steps = current_seat(), []
+    model = nn.Linear(1, 1)
+    optimizer = SGD(model.parameters(), lr=0.01)
+    fast.join(model, optimizer, "project_adam")
+    loader = DataLoader(
+        TensorDataset(torch.arange(float(samples)).view(-1, 1) / samples), batch_size=1, shuffle=True
+    )
+    for epoch in range(epochs):
+        steps.append(0)
+        for (x,) in fast.shard(loader, finish=finish):
+            optimizer.zero_grad()
+            (model(x) - x).square().sum().backward()
+            optimizer.step()
+            steps[-1] += 1
+            if epoch == 0 and seat.id == 2:
+                preset_bodies.await_everybody(seat.sessions[-1])
+        if epoch == 0 and seat.id != 2:
+            preset_bodies.await_everybody(seat.sessions[-1])
+    final = fast.consolidate(model)
+    close_sessions(seat)
+    return {"steps": steps, "final": as_text(parameters_of(final))}

@@ -66,7 +66,7 @@ def test_everything_arrives_once_and_in_order(
     while len(outbox):
         flush()
     assert not outbox.holds(tag)
-    box, intake = Mailbox(TAGS), Intake(TAGS, lambda: LAYOUT)
+    box, intake = Mailbox(TAGS), Intake(TAGS, lambda sender: LAYOUT)
     read: list[Letter] = []
     for letter in posted:
         taken = intake.take(letter)
@@ -100,7 +100,7 @@ def test_a_receiver_that_never_reads_costs_one_letter() -> None:
 def test_encoded_pieces_are_put_together_as_values() -> None:
     """With feedback nothing is lost: what arrives in the end is all that was sent."""
     codec, coding = error_feedback(top_k(0.4)), Coding(0, 0, LAYOUT, torch.device("cpu"))
-    intake = Intake(TAGS, lambda: LAYOUT)
+    intake = Intake(TAGS, lambda sender: LAYOUT)
     sent, arrived = torch.zeros(2, LAYOUT.size, dtype=torch.float64)
     for step in range(40):
         flat = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(step)).double() * (step < 10)
@@ -121,6 +121,6 @@ def test_encoded_pieces_are_put_together_as_values() -> None:
     "part", [(0, 4, LAYOUT.size + 1), (0, 5, LAYOUT.size), (LAYOUT.size, LAYOUT.size + 4, LAYOUT.size)]
 )
 def test_pieces_that_do_not_fit_are_refused(part: tuple[int, int, int]) -> None:
-    intake = Intake(TAGS, lambda: LAYOUT)
+    intake = Intake(TAGS, lambda sender: LAYOUT)
     with pytest.raises(WireError):
         intake.take(Letter(3, "gradient", torch.zeros(4, dtype=torch.float64), steps=(0,), part=part))

@@ -158,6 +158,18 @@ def test_a_wait_for_news_ends_with_any_letter_or_departure(worlds, leaves):
     together([lambda: drive(worlds[0].wait("each", (1, 2), Need.ANY)), act])
 
 
+def test_a_doze_ends_with_the_letter_that_overtakes_or_with_its_time(worlds):
+    began_ns = worlds[0].now()
+    worlds[0].doze(0.02, "weights")
+    assert worlds[0].now() - began_ns >= 20_000_000
+    worlds[1].send((0,), letter(1, "other", 1.0))
+    worlds[0].doze(0.001, "weights")  # another letter doesn't end it
+    together(
+        [lambda: worlds[0].doze(600.0, "weights"), lambda: worlds[1].send((0,), letter(1, "weights", 2.0))]
+    )
+    assert [float(each.tensor[0]) for each in worlds[0].take("weights", None)] == [2.0]
+
+
 def test_the_stream_of_random_numbers_is_the_participants_own(worlds):
     hub = MemoryHub(3)
     again = RealWorld(MemoryTransport(1, hub), View(0, (0, 1, 2)), (), seed=3)

@@ -8,12 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from torch import Tensor
+
 from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag
 from fast.errors import Deadlock, PeerLost, Violation
 from fast.parts import Ring, mean
+from fast.strategies.central.bounded import Books, StaleSynchronous
+from fast.strategies.central.cached import CachedReads
+from fast.strategies.central.clocks import Clocks
+from fast.strategies.central.valued import Readers, ValueBounded
 from fast.strategies.gossip import PushGossip
 from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
-from fast.strategies.server import Clocks, StaleSynchronous
 
 
 class ForgetsToHalve(PushGossip):
@@ -65,7 +70,7 @@ class RunsPastItsBound(StaleSynchronous):
         super().__init__(bound=bound)
 
     async def serve(self, me: Me) -> None:
-        books: Clocks = me.state
+        books: Clocks = me.state.clocks
         for push in await me.news("push"):
             me.apply(push.tensor / len(me.workers), of=[push], rates=push.note["rates"])
             books.pushed[push.sender] += 1
@@ -128,7 +133,7 @@ class ForgetsLeavers(StaleSynchronous):
         super().__init__(bound=bound)
 
     async def serve(self, me: Me) -> None:
-        books: Clocks = me.state
+        books: Clocks = me.state.clocks
         pushes = await me.news("push")
         for gone in set(books.pushed) - set(me.workers):
             del books.pushed[gone]
@@ -141,6 +146,45 @@ class ForgetsLeavers(StaleSynchronous):
         me.send(ready, me.weights, tag="read")
         for worker in ready:
             del books.reading[worker]
+
+
+class WaitsForLeavers(StaleSynchronous):
+    """The server never strikes anybody out: who has left is the slowest for ever."""
+
+    def __init__(self, *, bound: float = 2) -> None:
+        super().__init__(bound=bound)
+
+    async def serve(self, me: Me) -> None:
+        books: Books = me.state
+        pushes = await me.news("push")
+        for push in pushes:
+            share = books.take(push, push.steps[0] + 1 - self.bound)
+            me.apply(push.tensor * share, of=[push], rates=push.note["rates"])
+        ready = books.clocks.ready(push.sender for push in pushes)
+        me.send(ready, me.weights, tag="read")
+
+
+class CountsOnePushTooMany(CachedReads):
+    """The server says that one clock more is in its weights than there is, so workers read too early."""
+
+    def __init__(self, *, bound: int = 2) -> None:
+        super().__init__(bound=bound, eager=True)
+
+    def _tell(self, me: Me, readers: list[int]) -> None:
+        clocks: Clocks = me.state.clocks
+        for worker in readers:
+            me.send(worker, me.weights, "read", clock=clocks.slowest + 1, own=clocks.pushed[worker])
+
+
+class LooksBeforeItLeaps(ValueBounded):
+    """The server compares its weights before it applies a push, and not those that come of it."""
+
+    def __init__(self, *, limit: float = 0.02) -> None:
+        super().__init__(limit=limit)
+
+    def _try(self, me: Me, push: Letter, gradient: Tensor) -> bool:
+        readers: Readers = me.state
+        return readers.furthest(me.weights) < self.limit
 
 
 class LosesTheRest(NeighbourGradients):
@@ -181,10 +225,13 @@ BROKEN: dict[type[Strategy], tuple[type[Exception], str]] = {
     ForgetsToHalve: (Violation, "neither appear nor disappear"),
     WaitsForTheDead: (PeerLost, "still waits for its letter 'mix'"),
     CountsTwice: (Violation, "once more than it was sent"),
-    RunsPastItsBound: (Violation, "the lead is 2"),
+    RunsPastItsBound: (Violation, "a read must hold everybody's updates up to the strategy's bound"),
     KeepsLetters: (Violation, "hold NaN or infinity"),
     CountsTheDeparted: (Deadlock, "waits for letter 'push'"),
     ForgetsLeavers: (KeyError, ""),
+    WaitsForLeavers: (Deadlock, "waits for letter 'read'"),
+    CountsOnePushTooMany: (Violation, "a read must hold everybody's updates up to the strategy's bound"),
+    LooksBeforeItLeaps: (Violation, "must stay within the strategy's reach"),
     LosesTheRest: (Violation, "never merged the update 'gradient'"),
     FoldsAway: (Violation, "neither appear nor disappear"),
     MeansOfViews: (Deadlock, "waits for the mean"),

@@ -30,11 +30,15 @@ Batch = tuple[int, ...]
 class PlainReplica:
     """SGD with momentum, in three lines:  v <- mu v + g;  w <- w - lr v."""
 
-    def __init__(self, weights: Tensor, *, lr: float = 0.05, momentum: float = 0.0) -> None:
-        self.layout = Layout.of([("w", tuple(weights.shape))], weights.dtype)
-        self.weights = weights.clone()
-        self.gradient = torch.zeros_like(weights)
-        self.velocity = torch.zeros_like(weights)
+    def __init__(
+        self, weights: Tensor, *, lr: float = 0.05, momentum: float = 0.0, shard: slice | None = None
+    ) -> None:
+        """`weights` are the whole model's; a server with a shard keeps that slice of them."""
+        self._whole = Layout.of([("w", tuple(weights.shape))], weights.dtype)
+        self.layout = self._whole if shard is None else self._whole.part(shard.start, shard.stop)
+        self.weights = weights.clone() if shard is None else weights[shard].clone()
+        self.gradient = torch.zeros_like(self.weights)
+        self.velocity = torch.zeros_like(self.weights)
         self.lr, self.momentum = lr, momentum
         self.present: int | None = None
         self.model = None
@@ -50,6 +54,12 @@ class PlainReplica:
     def apply(self, gradient: Tensor, present: int | None, rates: list[float] | None = None) -> None:
         self.velocity = self.momentum * self.velocity + gradient
         self.weights -= (self.lr if rates is None else rates[0]) * self.velocity
+
+    def shards(self, count: int) -> list[slice]:
+        """Eight values (64 bytes) at a time; the tensor itself has no padding at its end."""
+        size = self._whole.segments[0].size
+        cuts = self._whole.shards(count, whole_parameters=False)
+        return [slice(min(cut.start, size), min(cut.stop, size)) for cut in cuts]
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights, "velocity": self.velocity}
@@ -111,8 +121,10 @@ class LeastSquares:
         size = len(batches)
         origins = [self.start] * size if starts is None else list(starts)
         replicas = [PlainReplica(origin, lr=lr, momentum=momentum) for origin in origins]
+        count = strategy.servers(size)
+        shards = replicas[0].shards(count) if strategy.sharded else [None] * count
         servers: list[Replica] = [
-            PlainReplica(origins[0], lr=lr, momentum=momentum) for _ in range(strategy.servers(size))
+            PlainReplica(origins[0], lr=lr, momentum=momentum, shard=shard) for shard in shards
         ]
         options = {"network": INSTANT, "compute": Compute(), **options}
         workers = [self.worker(r, own, log) for r, own in zip(replicas, batches, strict=True)]
@@ -124,6 +136,13 @@ class RandomCompute:
 
     def duration_ns(self, worker: int, workers: int, step: int, seed: int) -> int:
         return 1 + int(Random(stream_seed(seed, "test", worker, step)).expovariate(1e-6))
+
+
+class RoundRobin:
+    """Workers are done in turns, 0, 1, 2, ..., with equal distances and never two at once."""
+
+    def duration_ns(self, worker: int, workers: int, step: int, seed: int) -> int:
+        return 1_000_000 * (workers if step else worker + 1)
 
 
 def random_network(workers: int, seed: int, participants: int | None = None) -> Network:

@@ -125,3 +125,12 @@ def test_work_after_a_sleep_takes_longer_until_the_caches_are_warm():
     assert effort.while_cold(8 * ms) == 10 * ms
     effort.slept(60_000 * ms)
     assert effort.while_cold(100 * ms) == 104 * ms  # the longest that was measured is the most
+
+
+def test_a_crowd_and_a_sleep_push_the_same_out_of_the_caches():
+    """What a crowd makes a warm step of 8 ms longer, a sleep doesn't add again."""
+    work = Work(apply_s=1e-3, cold=((0.005, 0.001), (0.010, 0.004)), warm_s=0.008)
+    crowded = work.slowed(1.25)
+    assert crowded.cold == ((0.005, 0.0), (0.010, 0.002)) and crowded.warm_s == 0.010
+    assert crowded.apply_s == pytest.approx(1.25e-3)
+    assert [extra for _, extra in work.slowed(2.0).cold] == [0.0, 0.0]

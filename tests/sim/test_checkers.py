@@ -22,6 +22,8 @@ from fast.sim.checkers import (
     GoneIsGone,
     Lead,
     LettersAccounted,
+    ReachKept,
+    ReadsComplete,
     RoundsAgree,
     Staleness,
     TimeGoesOn,
@@ -30,7 +32,7 @@ from fast.sim.checkers import (
 from fast.sim.checkers.letters import LOOK_EVERY
 from fast.sim.faults import parse_scenario
 from fast.sim.fuzzing import Case, Machines
-from fast.strategies import allreduce, dpsgd, gossip, local_sgd, ssp, torus
+from fast.strategies import allreduce, dpsgd, essp, gossip, local_sgd, ssp, torus, vap
 from fast.trace import (
     Applied,
     Computed,
@@ -264,11 +266,128 @@ def test_a_server_may_be_ahead_by_what_the_others_may_have_pushed_in_between():
     stage = Stage(Staleness(3, synchronous=False))
     stage.steps(5, 5, 5)
     stage.tell(Received(0, 0, 3, "read", (0,)))  # in its step 5
-    bound = 2 * (2 * 3 + 1 + 1) + 1
+    stage.tell(sent(0, 3, "push", 6))
+    stage.steps(7, 5, 5)
+    stage.tell(Received(0, 0, 3, "read", (0,)))  # too late for what is on its way
+    bound = 2 * (2 * 3 + 1 + 1) + 1 + 3
     stage.tell(Included(3, 0, 0, "push", bound, 6))
     with pytest.raises(Violation, match=f"staleness {bound + 1}, and at most {bound} is promised"):
         stage.tell(Included(3, 0, 0, "push", bound + 1, 6))
     stage.tell(Included(1, 0, 0, "gradient", 1000, 0))  # between workers letters may take any time
+
+
+# Reads
+
+
+def reading(misses: float = 1, workers: int = 3, servers: int = 1) -> Stage:
+    return Stage(ReadsComplete(ssp(misses)), workers, servers)
+
+
+def push(stage: Stage, worker: int, step: int, server: int = 3) -> None:
+    stage.tell(sent(worker, server, "push", step), Included(server, 0, worker, "push", 0, step))
+
+
+def read(stage: Stage, worker: int, letters: int = 1, server: int = 3) -> None:
+    stage.tell(*(sent(server, worker, "read") for _ in range(letters)))
+    stage.tell(Received(worker, 0, server, "read", (0,), letters))
+
+
+def stepped(stage: Stage, worker: int, step: int) -> None:
+    stage.workers[worker].me.steps = step
+    stage.tell(Stepped(worker, 0, step, 2))
+
+
+def test_a_read_holds_everybodys_updates_up_to_the_bound():
+    stage = reading(misses=1)
+    for worker in range(3):
+        push(stage, worker, 0)
+    push(stage, 0, 1)
+    read(stage, 0)
+    stepped(stage, 0, 2)  # clock 2 may miss clock 1
+    push(stage, 0, 2)
+    push(stage, 2, 1)
+    read(stage, 0)
+    with pytest.raises(Violation) as found:
+        stepped(stage, 0, 3)
+    assert found.value.found == (
+        "worker 0 begins clock 3 with weights of server 3 that hold the updates of worker 1 only up to its clock 0, "
+        "and 1 is promised"
+    )
+
+
+def test_a_read_holds_what_its_letter_held_when_it_was_sent():
+    stage = reading(misses=0, workers=2)
+    push(stage, 0, 0, server=2)
+    stage.tell(sent(2, 0, "read"))
+    push(stage, 1, 0, server=2)  # too late for that letter
+    stage.tell(Received(0, 0, 2, "read", (0,)))
+    with pytest.raises(Violation, match="hold the updates of worker 1 only up to its clock -1, and 0 is"):
+        stepped(stage, 0, 1)
+    read(stage, 0, server=2)
+    stepped(stage, 0, 1)
+
+
+def test_letters_that_were_folded_are_read_as_the_newest():
+    stage = reading(misses=0, workers=2)
+    stage.tell(sent(2, 0, "read"), sent(2, 1, "read"))
+    push(stage, 0, 0, server=2)
+    push(stage, 1, 0, server=2)
+    stage.tell(sent(2, 0, "read"))
+    stage.tell(Received(0, 0, 2, "read", (0,), 2))
+    stepped(stage, 0, 1)
+
+
+def test_a_read_holds_enough_of_every_shard():
+    stage = reading(misses=0, workers=2, servers=2)
+    for server in (2, 3):
+        push(stage, 0, 0, server)
+    push(stage, 1, 0, server=3)
+    for server in (2, 3):
+        read(stage, 0, server=server)
+    with pytest.raises(Violation, match=r"weights of server 2 that hold the updates of worker 1 only"):
+        stepped(stage, 0, 1)
+
+
+def test_nobody_misses_what_will_never_be_made():
+    stage = reading(misses=0)
+    push(stage, 0, 0)
+    stage.workers[1].alive, stage.workers[1].me.steps = False, 0  # has left before its first step
+    stage.workers[2].me.steps = 5
+    stage.checker.came(2)  # with five steps of somebody else
+    read(stage, 0)
+    stepped(stage, 0, 1)
+    stage.workers[0].me.samples = 0
+    stage.tell(sent(0, 3, "push", 1))  # a step that doesn't count is in no server's weights
+    read(stage, 0)
+    stepped(stage, 0, 2)
+
+
+def near(limit: float) -> Stage:
+    return Stage(ReachKept(vap(limit)))
+
+
+def applied(stage: Stage, weights: list[float], server: int = 3) -> None:
+    stage.servers[server - 3].me.weights = torch.tensor(weights)
+    stage.tell(Applied(server, 0, 1))
+
+
+def test_a_server_stays_near_to_what_anybody_computes_on():
+    stage = near(0.5)
+    applied(stage, [0.4, -0.4])
+    with pytest.raises(
+        Violation, match=r"server 3 is 0.5 away from what worker 0 computes on, and less than 0.5"
+    ):
+        applied(stage, [0.4, -0.5])
+    for worker in range(3):
+        stage.tell(Received(3, 0, worker, "push", (0,)))
+    applied(stage, [3.0, 3.0])  # nobody computes
+    stage.tell(sent(3, 1, "read"))
+    applied(stage, [3.2, 3.0])
+    with pytest.raises(Violation, match="what worker 1 computes on"):
+        applied(stage, [3.2, float("nan")])
+    stage.workers[1].alive = False
+    applied(stage, [9.0, 9.0])
+    stage.tell(Applied(0, 0, 1))  # what a worker does to its own weights is its own business
 
 
 # Agreement
@@ -537,6 +656,10 @@ STRATEGIES = {
     "dpsgd": dpsgd(),
     "ssp": ssp(bound=2),
     "ssp0": ssp(bound=0),
+    "unbounded": ssp(bound=float("inf")),
+    "shards": ssp(bound=1, servers=3),
+    "essp": essp(bound=2),
+    "vap": vap(limit=0.005),
     "allreduce": allreduce(),
     "local_sgd": local_sgd(tau=3),
 }
@@ -558,9 +681,15 @@ def test_a_run_as_it_is_breaks_no_promise(strategy: Strategy):
         ("gossip", Nth(Sent, 3, gone), "every letter must be accounted for|once more than it was sent"),
         ("torus", Nth(Included, 5, twice), "once more than it was sent"),
         ("torus", Nth(Included, 5, gone), "never merged the update 'gradient'"),
-        ("ssp", Nth(Included, 9, gone), "server 4 never merged the update 'push'"),
+        (
+            "ssp",
+            Nth(Included, 9, gone),
+            "hold the updates of worker 0 only up to its clock 0, and 1 is promised",
+        ),
+        ("unbounded", Nth(Included, 9, gone), "server 4 never merged the update 'push'"),
         ("dpsgd", Nth(Included, 7, with_(staleness=1)), "with staleness 1, and at most 0 is promised"),
         ("ssp", Nth(Included, 7, with_(staleness=99)), "with staleness 99"),
+        ("essp", Nth(Included, 20, with_(step=0)), "once more than it was sent|only up to its clock"),
         ("allreduce", Nth(Reduced, 6, with_(members=(0, 1, 2))), "must agree on who took part"),
         ("local_sgd", Nth(Reduced, 6, gone), "must agree on who took part"),
         ("allreduce", Nth(Reduced, 6, twice), "in step"),
@@ -636,8 +765,9 @@ def test_only_what_a_strategy_promises_is_watched():
         return {type(checker) for checker in Checkers(strategy, **options).checkers}
 
     assert Conservation in kinds(gossip()) and Conservation not in kinds(torus())
-    assert {Lead, Staleness} <= kinds(ssp(bound=2))
-    assert not {Lead, Staleness} & kinds(ssp(bound=float("inf")))
+    assert {Lead, Staleness, ReadsComplete} <= kinds(ssp(bound=2)) & kinds(essp(bound=2))
+    assert not {Lead, Staleness, ReadsComplete} & kinds(ssp(bound=float("inf")))
+    assert ReachKept in kinds(vap(limit=0.1)) and ReachKept not in kinds(vap(limit=float("inf")))
     assert Staleness in kinds(dpsgd()) and Lead not in kinds(dpsgd())
     assert FiniteWeights not in kinds(gossip(), finite=False)
     assert len(Checkers(gossip()).promises) == len(Checkers(gossip()).checkers)

@@ -1,12 +1,42 @@
 """What must hold for each of the presets alike."""
 
+from math import isfinite
+
 import pytest
 import torch
 
 from fast.codecs import error_feedback, int8, one_bit_sgd, top_k
 from fast.errors import FastError, UsageError
 from fast.sim import NETWORKS, Compute, Network, TraceHash, parse_straggler
-from fast.strategies import allreduce, catalogue, choco, dpsgd, gossip, local_sgd, sfb, ssp, torus
+from fast.strategies import (
+    agn,
+    allreduce,
+    bigdl,
+    caffeonspark,
+    catalogue,
+    choco,
+    dc_asgd,
+    distbelief,
+    downpour,
+    dpsgd,
+    essp,
+    firecaffe,
+    gossip,
+    hogwild,
+    local_sgd,
+    mxnet,
+    parameter_server,
+    petuum,
+    project_adam,
+    proxies,
+    pytorch,
+    sfb,
+    ssp,
+    staleness_aware,
+    tensorflow,
+    torus,
+    vap,
+)
 from fast.trace import Dropped, Included, Left, Sent, Stepped
 
 from .problem import LeastSquares, RandomCompute, equal, random_network, weights
@@ -17,16 +47,47 @@ STRATEGIES = {
     "local_sgd": local_sgd(tau=3),
     "ssp": ssp(bound=2),
     "ssp0": ssp(bound=0),
+    "shards": ssp(bound=1, servers=3),
+    "essp": essp(bound=2),
+    "vap": vap(limit=0.02),
+    "parameter_server": parameter_server(tau=1),
+    "petuum": petuum(bound=1),
+    "lazy": petuum(bound=2, eager=False),
+    "mxnet": mxnet("dist_async"),
+    "bigdl": bigdl(),
+    "caffeonspark": caffeonspark(),
+    "pytorch": pytorch(bucket_mb=1e-5),
+    "tensorflow": tensorflow(),
+    "tensorflow0": tensorflow(backups=0, servers=2),
+    "given up": tensorflow(quorum=0.5, cancel=True),
+    "downpour": downpour(fetch=3, push=2),
+    "distbelief": distbelief(warm=3),
+    "dc_asgd": dc_asgd(),
+    "staleness_aware": staleness_aware(n=2, servers=2),
+    "agn": agn(steps=2),
     "dpsgd": dpsgd(),
     "torus": torus(),
     "gossip": gossip(p=0.4),
     "sfb": sfb(),
     "choco": choco(codec=top_k(0.5), gamma=0.4),
+    "firecaffe": firecaffe(),
+    "proxies": proxies(group=2),
+    "caches": proxies(group=2, flush=2),
+    "hogwild": hogwild(),
+    "project_adam": project_adam(),
     "buckets": torus(codec=int8(), bucket_mb=1e-5),
     "pushed buckets": ssp(bound=1, codec=error_feedback(top_k(0.3)), bucket_mb=1e-5),
     "compressed": allreduce(codec=one_bit_sgd(), bucket_mb=1e-5),
 }
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
+SAVED = {
+    name: strategy
+    for name, strategy in STRATEGIES.items()
+    if not strategy.racy and (strategy.synchronous or not (strategy.never_stale or isfinite(strategy.reach)))
+}
+"""Who is late for a quorum, or whose push is too large for what somebody computes on, has done fewer steps
+than others, and would wait for those who have paused."""
+every_saved_strategy = pytest.mark.parametrize("strategy", SAVED.values(), ids=SAVED.keys())
 
 
 def build(strategy, counts, *, seed=0, observers=(), momentum=0.5, **options):
@@ -96,7 +157,7 @@ def test_unequal_numbers_of_batches_end_cleanly(strategy, counts, seed):
     simulation = build(strategy, counts, seed=seed, observers=[watch])
     simulation.run()
     assert [stepped.count(i) for i in range(len(counts))] == counts
-    assert left == list(enumerate(counts))
+    assert sorted(left) == list(enumerate(counts))
     assert simulation.total_samples == 2 * sum(counts)
     assert torch.isfinite(weights(simulation)).all()
     assert not list(simulation.on_the_way())
@@ -117,7 +178,7 @@ def test_stop_ends_every_worker_at_a_step_boundary(strategy):
     assert all(p.left for p in simulation.workers)
 
 
-@every_strategy
+@every_saved_strategy
 @pytest.mark.parametrize("counts", [[9, 9, 9], [9, 3, 12, 5]], ids=repr)
 def test_resumed_equals_continued(strategy, counts):
     def paused():

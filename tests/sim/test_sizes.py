@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from fast.adapters import ServerReplica, TorchReplica
+from fast.adapters import TorchReplica
+from fast.adapters.server_replica import server_replicas
 from fast.adapters.sizes import PIECES, Sized, layout_of, layout_of_parameters, sized
 from fast.cli.app import make_app
 from fast.core import Me, Replica, Strategy, Task
@@ -95,10 +96,7 @@ def with_values(call: str, watch: Callable[[Record], None], **options: Any) -> i
     simulation = simulation_of(
         strategy,
         [SimWorker(replica, itertools.repeat(BATCH, STEPS), computing(replica)) for replica in replicas],
-        [
-            ServerReplica(first.optimizer_spec(), first.layout, first.weights.clone())
-            for _ in range(strategy.servers(WORKERS))
-        ],
+        server_replicas(first, strategy.servers(WORKERS), sharded=strategy.sharded),
         watch,
         **options,
     )
@@ -109,11 +107,10 @@ def with_values(call: str, watch: Callable[[Record], None], **options: Any) -> i
 def without_values(call: str, watch: Callable[[Record], None], **options: Any) -> int:
     strategy, sizes = strategy_from(call), known_sizes()
     counted = options.get("cluster", SLOW).work.counts
-    replicas = [sizes.replica(counted=counted) for _ in range(WORKERS + strategy.servers(WORKERS))]
-    workers = [
-        SimWorker(replica, itertools.repeat(BATCH, STEPS), replica.compute) for replica in replicas[:WORKERS]
-    ]
-    simulation = simulation_of(strategy, workers, replicas[WORKERS:], watch, **options)
+    replicas = [sizes.replica(counted=counted) for _ in range(WORKERS)]
+    workers = [SimWorker(replica, itertools.repeat(BATCH, STEPS), replica.compute) for replica in replicas]
+    servers = sizes.servers(strategy, WORKERS, counted=counted)
+    simulation = simulation_of(strategy, workers, servers, watch, **options)
     simulation.run()
     return simulation.now_ns
 

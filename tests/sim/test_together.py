@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fast.adapters import ServerReplica, TorchReplica
+from fast.adapters import TorchReplica
 from fast.adapters.rows import Rows
+from fast.adapters.server_replica import server_replicas
 from fast.core import Me, Strategy
 from fast.loop.loading import strategy_from
 from fast.sim import Compute, Gradients, Simulation, SimWorker, Straggler, TraceHash, parse_network
@@ -63,10 +64,7 @@ def simulate(
         return SimWorker(replica, iter(data(number)), compute)
 
     first = replicas[0]
-    servers = [
-        ServerReplica(first.optimizer_spec(), first.layout, first.weights.clone())
-        for _ in range(strategy.servers(len(replicas)))
-    ]
+    servers = server_replicas(first, strategy.servers(len(replicas)), sharded=strategy.sharded)
     options = {"network": parse_network("1gbit"), "compute": Compute(), **options}
     workers = [worker(number, replica) for number, replica in enumerate(replicas)]
     return Simulation(strategy, workers, server_replicas=servers, gradients=gradients, **options)

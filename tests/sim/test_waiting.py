@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fast.core import Strategy
-from fast.errors import Deadlock
+from fast.core import Me, Strategy
+from fast.errors import Deadlock, FastError
 from fast.sim.waiting import Waiting, find_circle, longest_chain, picture
 from fast.view import View
 
@@ -148,3 +148,17 @@ def test_a_simulation_that_is_stuck_shows_it():
     with pytest.raises(Deadlock) as caught:
         problem.simulation(Ring(), problem.batches(3, 1)).run()
     assert "worker 0 -> worker 1 -> worker 2 -> worker 0, each for letter 'weights'" in str(caught.value)
+
+
+class Restless(Strategy):
+    """Waits again and again for what is there at once."""
+
+    async def step(self, me: Me) -> None:
+        while True:
+            await me.world.compute(0)  # type: ignore[attr-defined]
+
+
+def test_time_that_stands_still_ends_in_an_error():
+    simulation = LeastSquares().simulation(Restless(), LeastSquares().batches(2, [3, 3]))
+    with pytest.raises(FastError, match=r"virtual time stands still at 0\.02 s"):
+        simulation.run()

@@ -12,12 +12,13 @@ from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Channels, Full, Ring, Torus, mean, sum_
 from fast.strategies import catalogue
+from fast.strategies.central.bounded import StaleSynchronous
 from fast.strategies.expression import parse_strategies, parse_strategy
 from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
-from fast.strategies.server import StaleSynchronous
 
-ALLREDUCE = "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None)"
+ALLREDUCE = "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None, rule=mean)"
 NO_CODEC = "codec=None, bucket_mb=None"
+ONE_SERVER = f"servers=1, {NO_CODEC}, rule=mean, correction=None"
 
 
 def calls(text: str) -> list[str]:
@@ -32,8 +33,15 @@ def calls(text: str) -> list[str]:
         ("local_sgd", "local_sgd(tau=10)"),
         ("local_sgd(4)", "local_sgd(tau=4)"),
         ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4)"),
-        ("ssp(inf)", f"ssp(bound=inf, {NO_CODEC})"),
-        ("ssp(bound=+2.5)", f"ssp(bound=2.5, {NO_CODEC})"),
+        ("ssp(inf)", f"ssp(bound=inf, {ONE_SERVER})"),
+        (
+            "ssp(1, servers='workers', correction=chain(by_staleness, explicit_momentum(-0.2)))",
+            "ssp(bound=1, servers='workers', codec=None, bucket_mb=None, rule=mean, "
+            "correction=chain(by_staleness(), explicit_momentum(mu=-0.2)))",
+        ),
+        ("ssp(0, 4, rule=sum)", f"ssp(bound=0, {ONE_SERVER})".replace("=1,", "=4,").replace("mean", "sum")),
+        ("mxnet(kvstore='dist_async')", "mxnet(kvstore='dist_async', codec=None)"),
+        ("ssp(bound=+2.5)", f"ssp(bound=2.5, {ONE_SERVER})"),
         ("dpsgd(full)", "dpsgd(topology=full())"),
         ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3))"),
         ("dpsgd(channels([(0, 1), (2, 1)]))", "dpsgd(topology=channels([(0, 1), (1, 2)]))"),
@@ -44,8 +52,16 @@ def calls(text: str) -> list[str]:
         ),
         (
             "allreduce(codec=fp16)",
-            "allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None)",
+            "allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None, rule=mean)",
         ),
+        ("allreduce(rule=krum(1))", ALLREDUCE.replace("mean", "krum(hostile=1)")),
+        ("allreduce(rule=median)", ALLREDUCE.replace("mean", "median()")),
+        ("allreduce(rule=multi_krum(2))", ALLREDUCE.replace("mean", "multi_krum(hostile=2, chosen=None)")),
+        (
+            "allreduce(rule=norm_clip(2, trimmed_mean(1)))",
+            ALLREDUCE.replace("mean", "norm_clip(limit=2, then=trimmed_mean(hostile=1))"),
+        ),
+        ("allreduce(rule=norm_clip(1.5))", ALLREDUCE.replace("mean", "norm_clip(limit=1.5, then=mean)")),
         (
             "choco(chain(clip(1.0), top_k(0.1)))",
             "choco(codec=chain(clip(norm=1.0), top_k(ratio=0.1)), gamma=0.2, topology=ring())",
@@ -73,7 +89,7 @@ def test_arguments_become_the_parts_themselves() -> None:
 def test_a_list_is_one_expression() -> None:
     assert calls("allreduce,ssp(bound=2),torus(rule=sum, send='own'),dpsgd(torus(2,3))") == [
         ALLREDUCE,
-        f"ssp(bound=2, {NO_CODEC})",
+        f"ssp(bound=2, {ONE_SERVER})",
         f"torus(rule=sum, send='own', topology=torus(rows=None, columns=None), {NO_CODEC})",
         "dpsgd(topology=torus(rows=2, columns=3))",
     ]
@@ -220,7 +236,18 @@ def test_without_a_loader_files_are_refused() -> None:
         ("torus(send=merged)", "A text goes in quotes: 'merged'."),
         ("local_sgd(tau=0)", "a whole number from 1 on"),
         # the wrong kind
-        ("torus(rule=ring)", "torus(rule=ring()): rule needs a rule (mean, sum), and this is a topology"),
+        (
+            "torus(rule=ring)",
+            "torus(rule=ring()): rule needs a rule (mean, sum, median, trimmed_mean, krum, ",
+        ),
+        ("torus(rule=ring)", "multi_krum, norm_clip), and this is a topology"),
+        ("dpsgd(krum(1))", "channels, rotating), and this is a rule"),
+        ("torus(rule=norm_clip(1.0, then=fp16))", "then needs a rule (mean, sum, "),
+        ("torus(rule=krum)", "missing a required argument: 'hostile'. krum takes: hostile."),
+        ("torus(rule=krum(hostil=1))", "krum has no argument 'hostil'. Did you mean hostile?"),
+        ("torus(rule=krum(1.5))", "hostile needs int, and this is float"),
+        ("torus(rule=kru(1))", "nothing is called 'kru'. Did you mean krum"),
+        ("torus(rule=trimmed_mean(-1))", "trimmed_mean: hostile=-1 can't be"),
         ("dpsgd(mean)", "channels, rotating), and this is a rule"),
         ("dpsgd(topology=3)", "topology needs a topology"),
         ("dpsgd(None)", "topology needs a topology"),

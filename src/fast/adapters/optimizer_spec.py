@@ -12,6 +12,7 @@ from torch import Tensor, optim
 from torch.optim import Optimizer
 
 from fast.errors import UsageError
+from fast.view import Layout
 
 KNOWN: Mapping[str, type[Optimizer]] = MappingProxyType(
     {
@@ -34,6 +35,12 @@ KNOWN: Mapping[str, type[Optimizer]] = MappingProxyType(
     }
 )
 """The optimizers that a server builds. All of them only read p.grad, in every variant (tested)."""
+
+ELEMENT_WISE = frozenset(
+    ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "Rprop", "ASGD")
+)
+"""Those that move each value by its own gradient and state alone: they may run on any slice that is cut at a
+multiple of 64 bytes. Others (Adafactor, Muon) look at rows and columns, and need whole parameters."""
 
 _ONLY_HERE = ("capturable", "differentiable")
 """Options that change how a step is recorded, not what it computes; servers leave them out."""
@@ -58,6 +65,11 @@ def describe(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Any]:
             for group in optimizer.param_groups
         ],
     }
+
+
+def shards_of(spec: Mapping[str, Any], layout: Layout, count: int) -> list[slice]:
+    """The flat tensor of this layout in slices on which servers may each run this optimizer."""
+    return layout.shards(count, whole_parameters=spec["name"] not in ELEMENT_WISE)
 
 
 def build(spec: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> Optimizer:

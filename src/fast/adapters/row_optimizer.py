@@ -17,12 +17,9 @@ from typing import Any, final
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fast.adapters.optimizer_spec import KNOWN, build
+from fast.adapters.optimizer_spec import ELEMENT_WISE, KNOWN, build
 from fast.adapters.stepping import at_rates, cloned, rates_of
 from fast.view import Layout
-
-_BY_SHAPE = frozenset(("Adafactor", "Muon"))
-"""Optimizers that look at rows and columns; all other known ones are element-wise."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Recipe:
 
     @property
     def element_wise(self) -> bool:
-        return self.spec["name"] not in _BY_SHAPE
+        return self.spec["name"] in ELEMENT_WISE
 
     @cached_property
     def plain_rates(self) -> list[float] | None:

@@ -12,11 +12,11 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from fast.adapters.optimizer_spec import describe
+from fast.adapters.optimizer_spec import describe, shards_of
 from fast.adapters.parameters import choose, others, widest
 from fast.adapters.row_optimizer import Recipe, RowOptimizer
 from fast.adapters.stepping import check_optimizer, cloned
@@ -50,7 +50,7 @@ class Rows:
             self.weights[:, segment.start : segment.stop] = p.detach().reshape(-1)
         self.replicas = tuple(RowReplica(self, worker) for worker in range(workers))
         self._losing = _Losing(model, loss)
-        self._gradient = vmap(grad(self._loss_of))
+        self._losses = vmap(self._loss_of)
         self._known: dict[Hashable, int | None] = {}
         places = {id(p): place for place, p in enumerate(self._parameters)}
         whole = model.state_dict(keep_vars=True)
@@ -98,13 +98,9 @@ class Rows:
     def _evaluate_chunk(self, workers: Sequence[int], batch: Any) -> None:
         rows = _as_slice(workers)
         present = self._present(workers[0], batch)
-        weights = self.weights[rows]
-        parameters = {
-            f"model.{s.name}": _columns(weights, s).view(len(workers), *s.shape) for s in self._used(present)
-        }
-        found = self._gradient(parameters, batch)
+        found = self._gradients(self.weights[rows], self._used(present), batch)
         for segment in self.layout.segments:
-            gradient = found.get(f"model.{segment.name}")
+            gradient = found.get(segment.name)
             place = _columns(self.gradients, segment)
             if gradient is None:
                 place[rows] = 0.0
@@ -114,6 +110,15 @@ class Rows:
                 place.index_copy_(0, rows, gradient.reshape(len(rows), segment.size))
         for worker in workers:
             self.replicas[worker].present = present
+
+    def _gradients(self, weights: Tensor, used: Sequence[Segment], batch: Any) -> dict[str, Tensor]:
+        """By the names of the segments. No loss depends on another's row, so that the gradient of their sum
+        is that of each; backward outside of `vmap` spares it the way through its layers."""
+        leaves = [_columns(weights, s).view(len(weights), *s.shape).detach().requires_grad_() for s in used]
+        named = {f"model.{s.name}": leaf for s, leaf in zip(used, leaves, strict=True)}
+        total = self._losses(named, batch).sum()
+        found = torch.autograd.grad(total, leaves, materialize_grads=True)
+        return {s.name: gradient for s, gradient in zip(used, found, strict=True)}
 
     def _loss_of(self, parameters: dict[str, Tensor], batch: Any) -> Tensor:
         return functional_call(self._losing, parameters, (batch,))  # type: ignore[no-any-return]
@@ -190,6 +195,9 @@ class RowReplica:
     def optimizer_spec(self) -> dict[str, Any]:
         """The optimizer as plain data, for a server."""
         return dict(self._rows.recipe.spec)
+
+    def shards(self, count: int) -> list[slice]:
+        return shards_of(self._rows.recipe.spec, self.layout, count)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from fast.adapters.flat import Views
-from fast.adapters.optimizer_spec import build
+from fast.adapters.optimizer_spec import build, shards_of
 from fast.adapters.stepping import cloned, only_reads, rates_of, set_rates, step_with
 from fast.errors import UsageError
 from fast.view import Layout
@@ -20,12 +20,17 @@ class ServerReplica:
     """Implements `fast.core.Replica` on a flat tensor.
 
     The optimizer's parameters are views with the true shapes, so that every optimizer, also one
-    that looks at rows and columns (Adafactor, Muon), gives the same bits as on a worker.
+    that looks at rows and columns (Adafactor, Muon), gives the same bits as on a worker. `layout` is
+    the whole model's. Where `shard` names a slice of it, `weights` are the values of that slice, and its other
+    parameters (or the other part of one) are elsewhere.
     """
 
-    def __init__(self, spec: Mapping[str, Any], layout: Layout, weights: Tensor) -> None:
+    def __init__(
+        self, spec: Mapping[str, Any], layout: Layout, weights: Tensor, *, shard: slice | None = None
+    ) -> None:
         self.model = None
-        self.layout = layout
+        self._spec, self._whole = spec, layout
+        self.layout = layout = layout if shard is None else layout.part(shard.start, shard.stop)
         self.weights = weights
         self.gradient = torch.zeros_like(weights)
         self.present: int | None = None
@@ -49,9 +54,44 @@ class ServerReplica:
             gradient = self.gradient.copy_(gradient)
         step_with(self._parameters, self._views.of(gradient), present, self.optimizer.step)
 
+    def shards(self, count: int) -> list[slice]:
+        """Of the whole model, of which this may be one."""
+        return shards_of(self._spec, self._whole, count)
+
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights.clone(), "optimizer": cloned(self.optimizer.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights.copy_(state["weights"])
         self.optimizer.load_state_dict(cloned(state["optimizer"]))
+
+
+class Described(Protocol):
+    """A worker's replica, as far as its servers need to know it."""
+
+    layout: Layout
+    weights: Tensor
+
+    def optimizer_spec(self) -> dict[str, Any]: ...
+
+
+def server_replica(
+    spec: Mapping[str, Any], layout: Layout, weights: Tensor, place: tuple[int, int] | None = None
+) -> ServerReplica:
+    """A server's replica with a copy of these weights of the whole model. `place` says which shard of how many
+    it owns; None for all of them."""
+    if place is None:
+        return ServerReplica(spec, layout, weights.clone())
+    number, count = place
+    shard = shards_of(spec, layout, count)[number]
+    return ServerReplica(spec, layout, weights[shard].clone(), shard=shard)
+
+
+def server_replicas(first: Described, count: int, *, sharded: bool) -> list[ServerReplica]:
+    """Of so many servers, with the first worker's values: each its shard of them, or all."""
+    return [
+        server_replica(
+            first.optimizer_spec(), first.layout, first.weights, (number, count) if sharded else None
+        )
+        for number in range(count)
+    ]

@@ -101,6 +101,12 @@ class Sized(Tensor):
         flat = self.dim() == 1 and shape in ((-1,), (self.shape,), (tuple(self.shape),))
         return self if flat else super().view(*shape)
 
+    def __getitem__(self, key: Any) -> Tensor:
+        """A slice of a flat tensor is a flat tensor; whose values it shares makes no difference."""
+        if not isinstance(key, slice) or self.dim() != 1:
+            return super().__getitem__(key)
+        return sized(len(range(*key.indices(self.numel()))), dtype=self.dtype)
+
     def new_empty(self, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Sized:
         return sized(*size, dtype=self.dtype if dtype is None else dtype)
 
@@ -116,7 +122,8 @@ class SizesReplica:
 
     `rows` has, for linear layers by their names, how many rows a sample is: then factors are offered
     where they pay, as if they always rebuilt the gradient exactly. `counted`: somebody counts torch's operations,
-    so none of them is answered here.
+    so none of them is answered here. `shard`: which slice of the model a server owns; `whole_parameters`: whether
+    its optimizer needs them in one piece.
     """
 
     def __init__(
@@ -127,8 +134,11 @@ class SizesReplica:
         samples: int = 1,
         rows: Mapping[str, int] = MappingProxyType({}),
         counted: bool = False,
+        shard: slice | None = None,
+        whole_parameters: bool = False,
     ) -> None:
-        self.layout = layout
+        self._whole, self._whole_parameters = layout, whole_parameters
+        self.layout = layout = layout if shard is None else layout.part(shard.start, shard.stop)
         flat = (torch.empty(layout.size, dtype=layout.dtype, device=META) for _ in range(2))
         self.weights, self.gradient = flat if counted else (each.as_subclass(Sized) for each in flat)
         self.present: int | None = None
@@ -150,6 +160,9 @@ class SizesReplica:
                 f"apply() got a tensor of shape {tuple(gradient.shape)}; it needs a flat gradient like me.gradient, "
                 f"of shape ({self.layout.size},)."
             )
+
+    def shards(self, count: int) -> list[slice]:
+        return self._whole.shards(count, whole_parameters=self._whole_parameters)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rates": list(self.rates)}

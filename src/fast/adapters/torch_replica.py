@@ -20,7 +20,7 @@ from fast.adapters.bucket_tap import BucketTap
 from fast.adapters.factor_tap import FactorTap
 from fast.adapters.flat import Allocate, Views, flat_tensor
 from fast.adapters.holding import Aliased, Holding, Mirrored
-from fast.adapters.optimizer_spec import describe
+from fast.adapters.optimizer_spec import describe, shards_of
 from fast.adapters.parameters import Census, choose, others, plain_name, widest
 from fast.adapters.stepping import at_rates, check_optimizer, cloned, only_reads, rates_of, step_with
 from fast.adapters.watching import GradientWatch
@@ -298,6 +298,9 @@ class TorchReplica:
         return describe(
             self.optimizer, {id(p): n for n, p in zip(self._names, self._parameters, strict=True)}
         )
+
+    def shards(self, count: int) -> list[slice]:
+        return shards_of(self.optimizer_spec(), self.layout, count)
 
     def state_dict(self) -> dict[str, Any]:
         self._holding.refresh()

@@ -56,8 +56,7 @@ def run_command(
         raise UsageError(f"--threads {threads}: a worker needs at least 1 thread")
     if strategy is not None:
         chosen = strategy_from(strategy)
-        if chosen.topology is not None:
-            chosen.topology.check(workers)
+        chosen.check(workers)
         if record is not None:
             check_recordable(chosen)
     if record is not None:

@@ -22,6 +22,7 @@ from fast.cli.options import Asked
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.lab import Simulated, load_task
+from fast.lab.plan import servers_of
 from fast.lab.sizes import STEPS, Sizes, Sizing, simulate_sizes
 from fast.loop.loading import strategies_from
 from fast.strategies.calls import short_call
@@ -84,8 +85,10 @@ def simulate_sizes_only(asked: Asked, sized: SizesAsked, world: Simulated, json:
                     sizes, strategy, workers=workers, steps=steps, world=world, seed=seed, on_progress=display.tell
                 )
             )  # fmt: skip
-    servers = max(result.servers for result in results)
-    words = [*model.in_words(workers, servers), *(str(clause) for clause in world.faults().clauses)]
+    words = [
+        *model.in_words(workers, *servers_of(strategies, workers)),
+        *(str(clause) for clause in world.faults().clauses),
+    ]
     _print(results, title_of(sizes, workers, steps, world), words, to_stderr=json == "-")
     if json is not None:
         write_json(json, to_json(sizes, results, workers, steps, seed, words))
@@ -109,8 +112,7 @@ def _check(strategy: Strategy, sizes: Sizes, world: Simulated, workers: int) -> 
     """Find what can't be before the first of them runs."""
     sizes.check(strategy, workers)
     world.faults().check(strategy, workers, strategy.servers(workers))
-    if strategy.topology is not None:
-        strategy.topology.check(workers)
+    strategy.check(workers)
 
 
 # Results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,6 +13,8 @@ from fast.cli.display import write_json
 from fast.strategies import catalogue
 
 _COLUMNS = ("name", "system", "optimization", "scheduling", "exchange", "topology")
+_PLAIN_WIDTH = 120
+"""Where no terminal says how wide it is."""
 
 
 def strategies_command(
@@ -24,11 +27,13 @@ def strategies_command(
     if json is not None:
         write_json(json, [preset.row() for preset in presets])
         return
-    table = Table(*_COLUMNS, title="Strategies", box=None, header_style="bold", pad_edge=False)
+    table = Table(title="Strategies", box=None, header_style="bold", pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
     for preset in presets:
         row = preset.row()
         table.add_row(*(row[column] for column in _COLUMNS))
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     console.print(table)
     console.print("\nArguments and their defaults:")
     for preset in presets:

@@ -50,7 +50,9 @@ class Performer:
         company, tensor = await part.perform()
         if company.members != round_.among:
             self.remaining[key] = company.members
-        return Reduction(tensor, company.members, company.present, nbytes=mail.nbytes)
+        return Reduction(
+            tensor, company.members, company.present, nbytes=mail.nbytes, weights=company.weights
+        )
 
 
 @final

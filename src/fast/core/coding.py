@@ -45,11 +45,12 @@ class Coding:
                 coder.load_state_dict(self._saved.pop(key))
         return self._coders[key]
 
-    def encoded(self, letter: Letter, codec: Codec, into: Tensor | None = None) -> Letter:
+    def encoded(
+        self, letter: Letter, codec: Codec, into: Tensor | None = None, start: int | None = None
+    ) -> Letter:
         """The letter with bytes in the place of its values; they are valid until the next one.
-        `into` gets the values that they stand for."""
+        `into` gets the values that they stand for. `start` says where a slice of the flat tensor begins."""
         tensor = letter.tensor
-        start = None if letter.part is None else letter.part[0]
         coder = self.coder(letter.tag, codec, tensor, start)
         if coder.state.steps == 0:
             _check_known(codec)
@@ -76,16 +77,17 @@ class Coding:
 class Opener:
     """Decodes letters that are read in a turn, into memory that is used again after it."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout, self._work = layout, Workspace()
+    def __init__(self) -> None:
+        self._work = Workspace()
         self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
         self._lent: list[Tensor] = []
 
-    def open(self, letter: Letter) -> Letter:
+    def open(self, letter: Letter, layout: Layout | None) -> Letter:
+        """Decode what is a tensor of this layout."""
         if letter.codec is None or letter.dtype is None or letter.shape is None:
             return letter
         free = self._free.get((prod(letter.shape), letter.dtype))
-        letter = opened(letter, self._layout, free.pop() if free else None, self._work)
+        letter = opened(letter, layout, free.pop() if free else None, self._work)
         self._lent.append(letter.tensor.view(-1))
         return letter
 

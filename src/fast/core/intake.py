@@ -29,8 +29,8 @@ class _Unfinished:
 class Intake:
     """One participant's. Letters of one sender and tag come in order, so at most one of each is unfinished."""
 
-    def __init__(self, tags: Mapping[str, Tag], layout: Callable[[], Layout | None]) -> None:
-        self._tags, self._layout = tags, layout
+    def __init__(self, tags: Mapping[str, Tag], layout: Callable[[int], Layout | None]) -> None:
+        self._tags, self._layout = tags, layout  # of the flat tensors that a sender's letters hold
         self._unfinished: dict[tuple[str, int], _Unfinished] = {}
 
     def take(self, letter: Letter) -> Letter | None:
@@ -39,15 +39,15 @@ class Intake:
             return self._with_piece(letter)
         tag = self._tags.get(letter.tag)
         if letter.codec is not None and tag is not None and tag.fold not in (None, fold_newest):
-            return opened(letter, self._layout())
+            return opened(letter, self._layout(letter.sender))
         return letter
 
     def _with_piece(self, letter: Letter) -> Letter | None:
         assert letter.part is not None
         start, stop, total = letter.part
-        piece, key = opened(letter, self._layout()), (letter.tag, letter.sender)
+        piece, key = opened(letter, self._layout(letter.sender)), (letter.tag, letter.sender)
         if key not in self._unfinished:
-            self._unfinished[key] = _Unfinished(self._memory(total, piece.tensor), total)
+            self._unfinished[key] = _Unfinished(self._memory(letter.sender, total, piece.tensor), total)
         whole = self._unfinished[key]
         fits = 0 <= start <= stop == whole.missing and total == whole.tensor.numel()
         if not fits or piece.tensor.numel() != stop - start or piece.tensor.dtype != whole.tensor.dtype:
@@ -61,16 +61,20 @@ class Intake:
             return None
         del self._unfinished[key]
         return replace(
-            piece, tensor=whole.tensor, present=self._all_or(whole.present), part=None, private=True
+            piece,
+            tensor=whole.tensor,
+            present=self._all_or(letter.sender, whole.present),
+            part=None,
+            private=True,
         )
 
-    def _all_or(self, present: int | None) -> int | None:
+    def _all_or(self, sender: int, present: int | None) -> int | None:
         """None if every parameter has a gradient: the bitmap that all others compare with."""
-        layout = self._layout()
+        layout = self._layout(sender)
         return None if layout is None or present == layout.everything else present
 
-    def _memory(self, total: int, like: Tensor) -> Tensor:
-        layout = self._layout()
+    def _memory(self, sender: int, total: int, like: Tensor) -> Tensor:
+        layout = self._layout(sender)
         if layout is None or total != layout.size:
             raise WireError(
                 f"a letter in pieces of {total} values, and flat tensors here have {layout and layout.size}"

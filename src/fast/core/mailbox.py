@@ -87,11 +87,12 @@ class Mailbox:
         senders = self._waiting.get(tag)
         if senders is None or sender not in senders:
             return None
-        letter = senders[sender].pop(0)
-        if not senders[sender]:
+        waiting = senders[sender]
+        letter = waiting.pop(0)
+        if not waiting:
             del senders[sender]
-        if not senders:
-            del self._waiting[tag]
+            if not senders:
+                del self._waiting[tag]
         return letter
 
     def letters(self) -> list[Letter]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -10,16 +11,17 @@ from torch import Tensor
 from fast.core.account import Account
 from fast.core.buckets import Bucket, bucket_cuts, buckets_of
 from fast.core.coding import Coding, Opener
-from fast.core.letter import GRADIENT, Letter, Tag, union
+from fast.core.letter import GRADIENT, Letter, union
 from fast.core.replica import Replica, Tapped
 from fast.core.rounds import Rounds
+from fast.core.shards import Cutting, Shards, Whose
 from fast.core.together import Together
 from fast.core.world import Labour, Need, World
 from fast.errors import PeerLost, UsageError
 from fast.parts.codecs.base import Codec
 from fast.parts.factors import Factors, Place
 from fast.parts.topology import Topology
-from fast.trace import Applied, Included, Received, Sent
+from fast.trace import Applied, Dropped, Included, Received, Sent
 from fast.view import View
 from fast.wire import HEADER_BYTES
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 
 @final
-class Me(Together):
+class Me(Shards, Together):
     """One participant. Worlds make it; a strategy's programs are called with it."""
+
+    is_server = False
 
     def __init__(self, world: World, replica: Replica, strategy: Strategy) -> None:
         self.world = world
@@ -37,10 +41,13 @@ class Me(Together):
         self.strategy = strategy
         self.account = Account(world)
         self.id = world.id
+        self.is_server = world.id in world.start_view.owners
         self.state: Any = None
         self.steps = 0
         self.version = 0
         """On a server: updates applied so far. On a worker: the server's version it last adopted."""
+        self.versions: dict[int, int] = {}
+        """On a worker: the version of each server's weights that was read last."""
         self.view = world.start_view
         self.ending = False
         """Whether this is the last turn, when nobody is there any more to talk to."""
@@ -51,24 +58,26 @@ class Me(Together):
         self._ties: dict[str, Any] = {}
         """What the topology says, as long as the view stays the same."""
         self._scratch: dict[str, Tensor] = {}
-        self._tags: dict[str, Tag] = {tag.name: tag for tag in strategy.tags}
+        self._codecs = {tag.name: tag.codec for tag in strategy.tags}
+        self._of_gradients = frozenset(tag.name for tag in strategy.tags if tag.carries == GRADIENT)
+        """Tags whose letters carry gradients."""
         self._unused: list[Letter] = []
         self._rounds = Rounds(self)
-        self.coding = Coding(world.seed, self.id, replica.layout, replica.weights.device)
-        self._opener = Opener(replica.layout)
+        self._device = replica.weights.device
+        self.coding = Coding(world.seed, self.id, replica.layout, self._device)
+        self._opener = Opener()
         self.turn = ""
         """Which program is under way: begin, step, serve or end."""
         world.layout = replica.layout
+        self._several = len(world.start_view.servers) > 1 and not self.is_server
+        if strategy.sharded and not self.is_server:
+            world.shards = self.shards
         if strategy.uses_factors and isinstance(replica, Tapped):
             replica.tap_factors()
         self._buckets = buckets_of(replica.gradient, bucket_cuts(replica.layout, strategy.bucket_bytes))
         world.pieces = len(self._buckets)
 
     # Who I am and who is there
-
-    @property
-    def is_server(self) -> bool:
-        return self.id in self.world.start_view.servers
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -86,7 +95,7 @@ class Me(Together):
     @property
     def edges(self) -> Mapping[int, float]:
         """Whom I hear in this round, with the mixing weight of each."""
-        return self._tie("neighbours")  # type: ignore[no-any-return]
+        return self._ties.get("neighbours") or self._tie("neighbours")  # type: ignore[no-any-return]
 
     @property
     def _topology(self) -> Topology:
@@ -97,21 +106,20 @@ class Me(Together):
     @property
     def neighbours(self) -> tuple[int, ...]:
         """Whom I hear in this round."""
-        return self._tie("heard")  # type: ignore[no-any-return]
+        return self._ties.get("heard") or self._tie("heard")  # type: ignore[no-any-return]
 
     @property
     def audience(self) -> Mapping[int, float]:
         """Who hears me in this round, with the share of a push-sum that each gets; the rest is mine."""
-        return self._tie("audience")  # type: ignore[no-any-return]
+        return self._ties.get("audience") or self._tie("audience")  # type: ignore[no-any-return]
 
     def _tie(self, kind: str) -> Any:
         """Asked several times in each step: kept where the links don't change from round to round."""
         topology = self._topology
-        if topology.changing:
-            return getattr(topology, kind)(self.index, self.view, self.steps)
-        if kind not in self._ties:
-            self._ties[kind] = getattr(topology, kind)(self.index, self.view, self.steps)
-        return self._ties[kind]
+        tie = getattr(topology, kind)(self.index, self.view, self.steps)
+        if not topology.changing:
+            self._ties[kind] = tie
+        return tie
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -128,12 +136,13 @@ class Me(Together):
     def gradient(self) -> Tensor:
         return self.replica.gradient
 
-    def factors(self, places: Sequence[Place]) -> list[Factors | None]:
+    def factors(self, places: Sequence[Place], *, workers: int | None = None) -> list[Factors | None]:
         """For each of these linear layers the activations and errors whose product is this step's
-        gradient, where that is less to send; for strategies with `uses_factors`."""
+        gradient, where that is less to send; for strategies with `uses_factors`. They are compared with a
+        mean among all workers, or among so many: 2 for one letter to a server."""
         if not isinstance(self.replica, Tapped):
             return [None] * len(places)
-        return self.replica.factors(places, len(self.world.start_view.workers))
+        return self.replica.factors(places, workers or len(self.world.start_view.workers))
 
     @property
     def samples(self) -> int:
@@ -221,11 +230,12 @@ class Me(Together):
     def send(
         self,
         to: int | Iterable[int],
-        tensor: Tensor | Bucket,
+        tensor: Tensor | Bucket | Cutting,
         tag: str,
         *,
         codec: Codec | None = None,
         into: Tensor | None = None,
+        present: int | Whose | None = Whose.MINE,
         **note: Any,
     ) -> None:
         """Send values to one peer or several. Never waits; ordered per pair and tag; as of now.
@@ -233,24 +243,41 @@ class Me(Together):
         Any tensor: of any shape and dtype, contiguous or not. A `codec` makes its bytes fewer; without
         one the tag's own is used, if it has any. What the codec remembers belongs to the tag and to
         this shape: one residual per channel, however many peers hear it. `into` gets the values
-        that the receivers will decode.
+        that the receivers will decode. `present` is for a gradient of several steps: the parameters that
+        have one in any of them, a bit each.
         """
         targets = (to,) if isinstance(to, int) else tuple(to)
         if not targets and into is None:
             return
         self._rounds.check_guards()
         self.check_known(targets)
-        codec = codec or self._codec_of(tag)
+        codec = codec or self._codecs.get(tag)
         if codec is not None:
             codec = self.in_use(codec)
-        letter = self._letter(tensor, tag, note)
+        letter = self._letter(tensor, tag, note, present)
         letter.tensor = self.world.outgoing(letter.tensor)
-        if codec is not None:
-            letter = self.coding.encoded(letter, codec, into)
+        if codec is not None and letter.tensor.numel():
+            letter = self.coding.encoded(letter, codec, into, _place_of(tensor))
         elif into is not None:
             into.copy_(letter.tensor)
-        if not targets:
-            return
+        if self._several:
+            for one, group in self._by_version(letter, targets):
+                self._hand_over(one, group, tag)
+        elif targets:
+            self._hand_over(letter, self.in_turn(targets), tag)
+
+    def _by_version(
+        self, letter: Letter, targets: tuple[int, ...]
+    ) -> Iterator[tuple[Letter, tuple[int, ...]]]:
+        """To each server with the version of its own weights that was read last."""
+        owners, groups = self.world.start_view.owners, dict[int, list[int]]()
+        for target in targets:
+            version = self.versions.get(target, 0) if target in owners else self.version
+            groups.setdefault(version, []).append(target)
+        for version, group in groups.items():
+            yield letter if version == letter.version else replace(letter, version=version), tuple(group)
+
+    def _hand_over(self, letter: Letter, targets: tuple[int, ...], tag: str) -> None:
         if not self.world.observed:
             self.world.send(targets, letter)
             return
@@ -260,30 +287,48 @@ class Me(Together):
         nbytes = len(targets) * (HEADER_BYTES + letter.tensor.numel() * letter.tensor.element_size())
         self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, now - began_ns, letter.whole))
 
-    def _letter(self, what: Tensor | Bucket, tag: str, note: dict[str, Any]) -> Letter:
-        carries_gradient = self._carries(tag) == GRADIENT
-        bucket = what if isinstance(what, Bucket) else None
-        tensor = what.values if isinstance(what, Bucket) else what
+    def request(self, to: int | Iterable[int], tag: str, **note: Any) -> None:
+        """Ask for something, with a letter that carries no update (its weight is 0). It keeps its place
+        among the letters of its tag, so who answers it has read all that was sent before."""
+        targets = (to,) if isinstance(to, int) else tuple(to)
+        self.check_known(targets)
+        letter = self._letter(self.weights.new_empty(0), tag, note)
+        letter.weight, letter.present = 0.0, None if letter.present is None else 0
+        for one, group in self._by_version(letter, targets) if self._several else [(letter, targets)]:
+            self.world.send(group, one)
+        if self.world.observed and targets:
+            nbytes = len(targets) * HEADER_BYTES
+            self.world.emit(Sent(self.id, self.world.now(), targets, tag, nbytes, self.steps, asks=True))
+
+    def _letter(
+        self,
+        what: Tensor | Bucket | Cutting,
+        tag: str,
+        note: dict[str, Any],
+        present: int | Whose | None = Whose.MINE,
+    ) -> Letter:
+        carries_gradient = tag in self._of_gradients
+        tensor = what if isinstance(what, Tensor) else getattr(what, "values", what)
         if not isinstance(tensor, Tensor):
             raise UsageError(
                 f"me.send got {tensor!r} for letter {tag!r}; it sends tensors: torch.tensor({tensor!r})"
             )
-        present = None
-        if carries_gradient:
-            own = tensor is self.gradient or bucket is not None
-            present = self.present_in(bucket) if own else self._present_with(self._unused)
+        if isinstance(present, Whose):
+            present = what.present if isinstance(what, Cutting) else self.present_for(what, tag)
+        tensor = tensor.detach() if tensor.requires_grad else tensor
+        weight = float(self.samples) if carries_gradient else 1.0
         return Letter(
-            sender=self.id,
-            tag=tag,
-            tensor=tensor.detach(),
-            steps=(self.steps,),
-            view=self.view.number,
-            version=self.version,
-            weight=float(self.samples) if carries_gradient else 1.0,
-            note=note,
-            present=present,
-            part=None if bucket is None else bucket.part,
-        )
+            self.id, tag, tensor, (self.steps,), self.view.number, self.version, weight, note, present,
+            part=None if isinstance(what, Tensor) else what.part,
+        )  # fmt: skip
+
+    def present_for(self, what: Tensor | Bucket, tag: str) -> int | None:
+        """Which parameters have a gradient in what is sent under this tag; None for all, or for no gradient."""
+        if tag not in self._of_gradients:
+            return None
+        if isinstance(what, Bucket):
+            return self.present_in(what)
+        return self.replica.present if what is self.gradient else self._present_with(self._unused)
 
     def check_known(self, peers: tuple[int, ...]) -> None:
         """Refuse to talk to somebody who doesn't exist, or when nobody answers any more."""
@@ -306,10 +351,6 @@ class Me(Together):
         present = self.replica.present
         return bucket.segments if present is None else present & bucket.segments
 
-    def _carries(self, tag: str) -> str:
-        declared = self._tags.get(tag)
-        return declared.carries if declared else ""
-
     def in_use(self, codec: Codec | None) -> Codec | None:
         """With one worker there is nobody to send less to, so that alone every strategy stays what it is
         without FAST; unless the codec is a part of the optimizer."""
@@ -321,24 +362,12 @@ class Me(Together):
         alone = len(self.world.start_view.workers) == 1
         return None if codec is not None and alone and not codec.has_momentum else codec
 
-    def _codec_of(self, tag: str) -> Codec | None:
-        declared = self._tags.get(tag)
-        return declared.codec if declared else None
-
     async def buckets(self) -> AsyncIterator[Bucket]:
         """This step's gradient in slices, each as soon as backward has computed it: the last
         parameters first. All in one where the strategy has no `bucket_bytes`."""
         for bucket in self._buckets:
             await self.world.gradient_ready(bucket.number)
             yield bucket
-
-    async def stream(
-        self, to: int | Iterable[int], tag: str, *, codec: Codec | None = None, **note: Any
-    ) -> None:
-        """Send this step's gradient, bucket by bucket as they become ready; it arrives as one letter."""
-        targets = (to,) if isinstance(to, int) else tuple(to)
-        async for bucket in self.buckets():
-            self.send(targets, bucket if bucket.part else self.gradient, tag, codec=codec, **note)
 
     def letters(self, tag: str, from_: Iterable[int] | None = None) -> list[Letter]:
         """What has arrived since (from these peers), ordered by sender. Never waits."""
@@ -369,7 +398,8 @@ class Me(Together):
             if letter is not None:
                 got[peer] = letter
         read = dict(zip(got, self._read(list(got.values())), strict=True))
-        return read, tuple(peer for peer in wanted if peer not in read)
+        gone = () if len(read) == len(wanted) else tuple(peer for peer in wanted if peer not in read)
+        return read, gone
 
     async def news(self, tag: str) -> list[Letter]:
         """What has arrived, after waiting for at least one letter or a change of view."""
@@ -388,19 +418,31 @@ class Me(Together):
             for letter in letters:
                 steps = tuple(letter.steps)
                 self.world.emit(Received(self.id, now, letter.sender, letter.tag, steps, letter.letters))
-        letters = [letter if letter.codec is None else self._opener.open(letter) for letter in letters]
-        device = self.weights.device
+        letters = [letter if letter.codec is None else self._opened(letter) for letter in letters]
         for letter in letters:
-            if letter.tensor.device != device:
-                letter.tensor = letter.tensor.to(device)
-            if self._carries(letter.tag) == GRADIENT:
+            if letter.tensor.device != self._device:
+                letter.tensor = letter.tensor.to(self._device)
+            if letter.tag in self._of_gradients:
                 self._unused.append(letter)
-                continue
-            if letter.sender in self.world.start_view.servers:
-                self.version = letter.version
+            elif letter.sender in self.world.start_view.owners:
+                self.version = self.versions[letter.sender] = letter.version
             else:
                 self._report_included([letter])
         return letters
+
+    def _opened(self, letter: Letter) -> Letter:
+        return self._opener.open(letter, self.world.layout_of(letter.sender))
+
+    def include(self, letters: Sequence[Letter]) -> None:
+        """Say that the updates of these letters are in what is passed on from here; `apply` says so itself."""
+        self._report_included(letters)
+
+    def discard(self, letter: Letter, why: str) -> None:
+        """Throw away what was read: its update becomes part of nothing. Nothing is swallowed: it is reported."""
+        self._unused = [other for other in self._unused if other is not letter]
+        if self.world.observed:  # as no letter, since as a letter it was read
+            now, tag, steps = self.world.now(), letter.tag, tuple(letter.steps)
+            self.world.emit(Dropped(self.id, now, letter.sender, self.id, tag, why, steps, letters=0))
 
     def _report_included(self, letters: Sequence[Letter]) -> None:
         if not self.world.observed:
@@ -417,8 +459,11 @@ class Me(Together):
 
     def _look_around(self) -> None:
         """See which view holds now."""
-        known, step = len(self.world.changes()), self.steps if self.strategy.synchronous else None
-        if not known or (step is None and known == self._changes):
+        known = len(self.world.changes())
+        if not known:
+            return
+        step = self.steps if self.strategy.synchronous else None
+        if step is None and known == self._changes:
             return
         self._changes = known
         topology, size = self.strategy.topology, len(self.world.start_view.workers)
@@ -445,3 +490,10 @@ class Me(Together):
         self._rounds.close()
         self._opener.recycle()
         self.world.turn_ended()
+
+
+def _place_of(what: Tensor | Bucket | Cutting) -> int | None:
+    """Where in the flat tensor it begins, if it is a slice of it."""
+    if isinstance(what, Tensor) or (isinstance(what, Bucket) and what.part is None):
+        return None
+    return what.start

@@ -36,6 +36,10 @@ class Replica(Protocol):
     def apply(self, gradient: Tensor, present: int | None, rates: list[float] | None = None) -> None:
         """One step of the optimizer with this flat gradient. `rates` overrides the learning rates."""
 
+    def shards(self, count: int) -> list[slice]:
+        """The flat tensor of the whole model in so many slices, balanced by bytes, that servers may each
+        own one of: cut at multiples of 64 bytes, or between parameters where the optimizer looks at shapes."""
+
     def state_dict(self) -> dict[str, Any]:
         """Weights, buffers and the optimizer's state, to be given back to `load_state_dict`."""
 

@@ -201,9 +201,12 @@ class Rounds:
             self._lanes = list(range(1, LANES + 1))
 
     def close(self) -> None:
-        self.check_guards()
-        if not self._tickets:
-            return
+        if self._guards:
+            self.check_guards()
+        if self._tickets:
+            self._check_tickets()
+
+    def _check_tickets(self) -> None:
         for ticket in self._tickets:
             if ticket.poll():
                 ticket.result()  # what nobody asked for must not fail unseen

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fast.core.letter import Tag
 from fast.errors import UsageError
+from fast.parts.merge import check_rule
 from fast.parts.topology import Topology
 
 if TYPE_CHECKING:
@@ -31,13 +32,19 @@ class Strategy:
     synchronous: bool = False
     """Whether workers go in lock-step with those they hear. Then a departure changes the view of
     all workers at the same step, and real and simulated runs give the same bits."""
+    never_stale: bool = False
+    """Whether every update is made of gradients on the very weights that it changes, although workers don't
+    go in lock-step: late gradients are thrown away."""
     identity_alone: bool = False
     """Whether with one worker this is exactly training without FAST."""
     replicas_agree: ClassVar[bool] = False
     """Whether all replicas that are still in are equal after every step. Then one that left early
     is only an older version of the others, and the representative model leaves it out."""
     racy: ClassVar[bool] = False
-    """Whether it reads peers' memory without asking (`me.publish`, `me.read`): then no run promises bits."""
+    """Whether it reads peers' memory without asking (`me.publish`, `me.read`, `me.amend`): then no
+    run promises bits."""
+    one_host: ClassVar[bool] = False
+    """Whether all workers must share the memory of one host (`me.amend`)."""
     uses_factors: ClassVar[bool] = False
     """Whether it wants the activations and errors of linear layers beside their gradients."""
     bucket_bytes: int | None = None
@@ -52,6 +59,16 @@ class Strategy:
     never changes (the shares of a gossip); simulations can watch it."""
     lead: float = inf
     """So many steps a worker may be ahead of the slowest one; simulations can watch it."""
+    misses: float = inf
+    """Of so many clocks before its own a worker's read from a server may miss updates of others; simulations
+    can watch it."""
+    reach: float = inf
+    """So far (in the infinity norm) a server's weights stay from what any worker computes on; simulations can
+    watch it."""
+    overtaken_by: str = ""
+    """A tag whose letters make the step under way worthless, so that who has one waiting may be spared the
+    rest of its computing: the simulator ends it at once, on real workers a pace's sleep ends. `step` is
+    called all the same, and finds the letter. Empty for none."""
     survives_loss: bool = False
     """Whether it goes on when letters are lost, doubled or overtaken by later ones: it never waits for one,
     and sends each in one piece."""
@@ -61,6 +78,10 @@ class Strategy:
     admits: bool = False
     """Whether workers may come (back) while others train: what they adopt is a live peer's weights, steps
     and optimizer, while `state` is made anew, with `me.fresh` true."""
+    sharded: bool = False
+    """Whether each server owns one slice of the weights; otherwise each of them has all."""
+    colocated: bool = False
+    """Whether server number j stands on the host of worker j: a shard in every worker."""
     call: str = ""
     """The canonical call that builds this strategy, with all its arguments."""
 
@@ -76,6 +97,20 @@ class Strategy:
     def servers(self, workers: int) -> int:
         """How many servers take part. `serve` is their program."""
         return 0
+
+    def contributors(self, workers: int) -> int:
+        """Of so many gradients one update is made when everybody is there."""
+        return workers
+
+    def check(self, workers: int) -> None:
+        """Refuse a number of workers on which it can't run; called before anything starts. Its topology
+        must connect them, and its `rule`, if it has one, must get as many updates as it needs."""
+        if self.topology is not None:
+            self.topology.check(workers)
+        rule = getattr(self, "rule", None)
+        if rule is not None and workers > 1:
+            shards = self.servers(workers) if self.sharded else 1
+            check_rule(rule, self.contributors(workers), shards)
 
     def state(self, me: Me) -> Any:
         """The explicit state of one participant: a fresh dataclass, checkpointed with the replica."""

@@ -14,6 +14,7 @@ from fast.core.ticket import Ticket
 from fast.core.world import Kind, World
 from fast.errors import UsageError
 from fast.parts.codecs.base import Codec
+from fast.trace import Included
 
 if TYPE_CHECKING:
     from fast.core.strategy import Strategy
@@ -25,9 +26,16 @@ class Together(ABC):
     """The half of `Me` that is about all at once; the other half is about letters."""
 
     id: int
+    steps: int
+    ending: bool
     world: World
     strategy: Strategy
     _rounds: Rounds
+
+    @property
+    @abstractmethod
+    def gradient(self) -> Tensor:
+        """This step's, flat."""
 
     @property
     @abstractmethod
@@ -129,6 +137,17 @@ class Together(ABC):
         self._next_round()
         return (await self._rounds.ask(tensor, among, Kind.ALL_GATHER, How())).tensor
 
+    async def gather_gradients(self, *, weight: float = 1.0) -> list[Letter]:
+        """This step's gradient of everybody who is still in, by ascending worker and the same for all of
+        them; to read until the next round."""
+        self._next_round()
+        asked = self._rounds.ask(self.gradient, None, Kind.ALL_GATHER, How(), weight=weight)
+        found, tag = await asked, f"fast.{self.world.lane}"
+        return [
+            Letter(who, tag, row, steps=(self.steps,), weight=counts)
+            for who, row, counts in zip(found.members, found.tensor, found.weights, strict=True)
+        ]
+
     async def broadcast(self, tensor: Tensor, source: int, among: Iterable[int] | None = None) -> Tensor:
         """The tensor of `source`; the others give one of the same shape and dtype, which stays as it is."""
         self._next_round()
@@ -168,16 +187,43 @@ class Together(ABC):
         return self.world.publish(name, tensor)
 
     async def read(self, peer: int, name: str) -> Tensor:
-        """What a peer has published, as it is in this moment; on one host without a copy."""
+        """What a peer has published, as it is in this moment; on one host without a copy. Also in end()."""
         self._check_racy("read")
-        self.check_known((peer,))
+        self._check_reachable(peer)
         found = await self.world.read(peer, name)
         if found is None:
-            raise UsageError(
-                f"participant {self.id} reads {name!r} of peer {peer}, who hasn't published it. Publish in "
-                "begin(), which everybody goes through before its first step."
-            )
+            raise self._unpublished("reads", peer, name)
         return found
+
+    async def amend(
+        self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool = False
+    ) -> None:
+        """Change what a peer has published, without a lock: component by component as from `before` to `after`.
+
+        Where they are equal nothing is touched. Where the memory still is `before` it becomes `after`;
+        elsewhere others were there meanwhile, and the difference is added. What somebody else writes to a
+        component at the same moment may be lost, unless `atomic`.
+        """
+        self._check_racy("amend")
+        self._check_reachable(peer)
+        if not await self.world.amend(peer, name, before, after, atomic=atomic):
+            raise self._unpublished("amends", peer, name)
+
+    def amended(self, name: str, staleness: int) -> None:
+        """Report an update that was written into shared weights, after so many of others since they were read."""
+        if self.world.observed:
+            self.world.emit(Included(self.id, self.world.now(), self.id, name, staleness, self.steps))
+
+    def _check_reachable(self, peer: int) -> None:
+        """Memory answers also at the end, when nobody does any more."""
+        if not self.ending:
+            self.check_known((peer,))
+
+    def _unpublished(self, does: str, peer: int, name: str) -> UsageError:
+        return UsageError(
+            f"participant {self.id} {does} {name!r} of peer {peer}, who hasn't published it. Publish in begin(), and "
+            "tell the others with a letter that it is there: they may be faster."
+        )
 
     def _check_racy(self, verb: str) -> None:
         if not self.strategy.racy:

@@ -14,11 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from fast.core.letter import Letter
+from fast.errors import UsageError
 from fast.membership import Change, view_now
 from fast.parts.codecs.base import Coder
 from fast.trace import Record
@@ -139,6 +142,8 @@ class Reduction:
     """What this member sent, headers included; None for the traffic of an in-place mean."""
     whole: Tensor | None = None
     """Of a round over a slice: the flat result that it is a slice of, where there is one in one piece."""
+    weights: tuple[float, ...] = ()
+    """What each member's tensor counts, where the round was made of letters."""
 
 
 class World(ABC):
@@ -153,10 +158,17 @@ class World(ABC):
     """How fast the way to a peer is, for cost models: an order of magnitude."""
     layout: Layout | None = None
     """Of this participant's flat tensors, once it has any: encoded letters are opened by it."""
+    shards: Mapping[int, slice] = MappingProxyType({})
+    """Which slice of the flat tensor each server owns, for a worker whose letters with them are slices."""
     lane: int = 0
     """That of the ticket which drives the program under way; 0 if none does, and it may wait."""
     pieces: int = 1
     """In so many pieces a gradient travels."""
+
+    def layout_of(self, peer: int) -> Layout | None:
+        """Of the flat tensors that letters from or to this peer hold."""
+        shard = self.shards.get(peer)
+        return self.layout if shard is None or self.layout is None else _part(self.layout, shard)
 
     @property
     def polled(self) -> bool:
@@ -243,6 +255,11 @@ class World(ABC):
     async def read(self, peer: int, name: str) -> Tensor | None:
         """What a peer has published, as it is in this moment; None if there is nothing."""
 
+    async def amend(self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool) -> bool:
+        """Change what a peer has published as from `before` to `after`, where they differ; False if there
+        is nothing. `atomic`: no change of anybody else to the same component is lost."""
+        raise UsageError("workers of one host only can change each other's memory, and these share none")
+
     @abstractmethod
     def turn_ended(self) -> None:
         """Letters taken in this turn may be overwritten from now on."""
@@ -255,3 +272,12 @@ class World(ABC):
     @abstractmethod
     def observed(self) -> bool:
         """Whether anybody listens, so that nothing is recorded for nobody."""
+
+
+def _part(layout: Layout, shard: slice) -> Layout:
+    return _cached_part(layout, shard.start, shard.stop)
+
+
+@lru_cache(maxsize=256)
+def _cached_part(layout: Layout, start: int, stop: int) -> Layout:
+    return layout.part(start, stop)

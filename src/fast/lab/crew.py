@@ -11,7 +11,8 @@ from typing import final
 
 from fast.adapters import ServerReplica, TorchReplica
 from fast.adapters.rows import RowReplica, Rows
-from fast.core import Task
+from fast.adapters.server_replica import server_replicas
+from fast.core import Strategy, Task
 from fast.lab.batching import evaluator
 from fast.lab.measures import State, live_state, scale_rate, seed_model
 from fast.sim import Gradients
@@ -34,9 +35,10 @@ class Crew:
     gradients: Gradients | None = None
     """None for one by one, with the code of real workers."""
 
-    def server(self) -> ServerReplica:
-        first = self.replicas[0]
-        return ServerReplica(first.optimizer_spec(), first.layout, first.weights.clone())
+    def servers(self, strategy: Strategy) -> list[ServerReplica]:
+        """One replica for each server of a strategy."""
+        count = strategy.servers(len(self.replicas))
+        return server_replicas(self.replicas[0], count, sharded=strategy.sharded)
 
     def compute(self, worker: int) -> Callable[[Slice], None]:
         """This worker's own way to its gradient."""

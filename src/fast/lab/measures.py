@@ -50,6 +50,8 @@ class Report(msgspec.Struct):
     tick_bytes: list[int] = []
     owns_weights: bool = False
     """Whether this is a server whose copies, rather than the workers', are the model."""
+    owns_shard: bool = False
+    """Whether they are only its slice of it."""
     peak_memory_bytes: int | None = None
     paced_steps: int = 0
     """Steps that took longer than the pace they should have had."""
@@ -180,6 +182,15 @@ def mean_state(states: Iterable[State]) -> State:
     """One model out of many: floating point numbers are averaged, counters take the largest."""
     copies = list(states)
     return {name: mean_of([copy[name] for copy in copies]) for name in copies[0]}
+
+
+def state_of_shards(shards: Sequence[State], like: State) -> State:
+    """One model out of its servers' slices, in their order: a parameter may lie on several of them."""
+    return {
+        name: torch.cat([shard[name].reshape(-1) for shard in shards if name in shard]).view(value.shape)
+        for name, value in like.items()
+        if any(name in shard for shard in shards)
+    }
 
 
 def flat_weights(model: nn.Module) -> Tensor:

@@ -21,6 +21,7 @@ from fast.lab.surroundings import cores
 from fast.lab.tasks import epochs_of, load_task, target_of
 from fast.loop.loading import strategies_from, strategy_from
 from fast.sim import parse_straggler
+from fast.sim.simulation import check_hosts
 
 REAL = Real()
 
@@ -100,11 +101,11 @@ def tuning_seed(settings: Settings) -> int:
 def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> Plan:
     _check_settings(settings)
     for strategy in strategies:
-        if strategy.topology is not None:
-            strategy.topology.check(settings.workers)
+        strategy.check(settings.workers)
     if isinstance(settings.world, Simulated):
         for strategy in strategies:
             settings.world.faults().check(strategy, settings.workers, strategy.servers(settings.workers))
+            check_hosts(strategy, settings.world.model(), settings.workers)
     if not settings.simulated:
         _check_named(strategies)
     if settings.tune and task.validation() is None:
@@ -129,12 +130,22 @@ def _checked(settings: Settings, task: Task, strategies: Sequence[Strategy]) -> 
         check_room((settings.workers + servers) * budget.ticks * weights_bytes)
     facts = _facts(settings, task, budget, weights_bytes)
     if isinstance(settings.world, Simulated):
-        servers = max(strategy.servers(settings.workers) for strategy in strategies)
-        facts["model"] = settings.world.model().in_words(settings.workers, servers)
+        most = servers_of(strategies, settings.workers)
+        facts["model"] = settings.world.model().in_words(settings.workers, *most)
         ways = ways_of(settings.world.gradients, task, strategies, settings.workers)
         facts["faults"] = [str(clause) for clause in settings.world.faults().clauses]
         facts["gradients"] = {call: str(way) for call, way in ways.items()}
     return Plan(settings, task, strategies, budget, split, facts)
+
+
+def servers_of(strategies: Sequence[Strategy], workers: int) -> tuple[int, int]:
+    """The most servers that any of these strategies has: on hosts of their own, and on those of workers."""
+    counts = [(strategy.servers(workers), strategy.colocated) for strategy in strategies]
+    apart, beside = (
+        max((count for count, colocated in counts if colocated is where), default=0)
+        for where in (False, True)
+    )
+    return apart, beside
 
 
 def _check_settings(settings: Settings) -> None:

@@ -27,6 +27,7 @@ from fast.lab.measures import (
     mean_state,
     parameter_names,
     replica_ticks,
+    state_of_shards,
 )
 from fast.lab.tasks import load_task
 from fast.lab.training import CONSOLIDATED, Orders, copies_file, weights_file
@@ -123,6 +124,7 @@ class _Ticks:
         self._reports = [*workers, *servers]
         owners = [server for server in servers if server.owns_weights]
         self._makers = [*workers, *owners]
+        self._sharded = any(owner.owns_shard for owner in owners)
         saved = {report.name: SavedCopies(folder / copies_file(report.name)) for report in self._reports}
         self._workers = [saved[report.name] for report in workers]
         self._owners = [saved[report.name] for report in owners]
@@ -148,6 +150,7 @@ class _Ticks:
     def _consolidated(self, tick: int, replicas: Sequence[State]) -> State:
         state = mean_state(replicas)
         if self._owners:
-            owned = mean_state([copies.at(tick) for copies in self._owners])
+            copies = [owner.at(tick) for owner in self._owners]
+            owned = state_of_shards(copies, state) if self._sharded else mean_state(copies)
             state.update({name: value for name, value in owned.items() if name in state})
         return state

@@ -71,7 +71,7 @@ def simulate_task(
                 SimWorker(replica, batches(number), crew.compute(number))
                 for number, replica in enumerate(replicas)
             ],
-            server_replicas=[crew.server() for _ in watchers[workers:]],
+            server_replicas=crew.servers(strategy),
             cluster=Cluster.of(cluster, network=network, compute=compute),
             seed=seed,
             observers=[

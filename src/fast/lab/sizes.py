@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fast.adapters.optimizer_spec import ELEMENT_WISE
 from fast.adapters.sizes import SizesReplica, layout_of, layout_of_parameters, no_values
 from fast.core import Strategy, Task
 from fast.errors import FastError, UsageError
@@ -28,6 +29,7 @@ from fast.lab.tally import Tally
 from fast.sim import Simulation, SimWorker
 from fast.sim.checkers import Checkers
 from fast.sim.faults import Director
+from fast.strategies.averaging import GatherAndMerge
 from fast.trace import Observer
 from fast.view import Layout
 
@@ -51,6 +53,8 @@ class Sizes:
     rates: Sequence[float] = (1.0,)
     rows: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """How many rows a sample is to linear layers, by the names of their weights."""
+    whole_parameters: bool = False
+    """Whether the optimizer looks at shapes, so that no parameter may lie on two servers."""
 
     @staticmethod
     def of_task(name: str, task: Task, *, with_rows: bool = False) -> Sizes:
@@ -60,7 +64,8 @@ class Sizes:
             optimizer = task.optimizer(model)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         rows = rows_of(task) if with_rows else MappingProxyType({})
-        return Sizes(name, layout_of(model, optimizer), task.batch_size, rates, rows)
+        by_shape = type(optimizer).__name__ not in ELEMENT_WISE
+        return Sizes(name, layout_of(model, optimizer), task.batch_size, rates, rows, by_shape)
 
     @staticmethod
     def of_parameters(count: float) -> Sizes:
@@ -75,10 +80,23 @@ class Sizes:
     def parameters(self) -> int:
         return sum(segment.size for segment in self.layout.segments)
 
-    def replica(self, *, counted: bool = False) -> SizesReplica:
+    def replica(self, *, counted: bool = False, shard: slice | None = None) -> SizesReplica:
         return SizesReplica(
-            self.layout, rates=self.rates, samples=self.samples, rows=self.rows, counted=counted
+            self.layout,
+            rates=self.rates,
+            samples=self.samples,
+            rows=self.rows,
+            counted=counted,
+            shard=shard,
+            whole_parameters=self.whole_parameters,
         )
+
+    def servers(self, strategy: Strategy, workers: int, *, counted: bool = False) -> list[SizesReplica]:
+        """One replica for each server of a strategy: of its shard, or of all."""
+        count = strategy.servers(workers)
+        if not strategy.sharded:
+            return [self.replica(counted=counted) for _ in range(count)]
+        return [self.replica(counted=counted, shard=shard) for shard in self.replica().shards(count)]
 
     def check(self, strategy: Strategy, workers: int) -> None:
         """Refuse what needs the shapes of matrices where only a number of parameters is known, and
@@ -101,7 +119,7 @@ def _by_letters(strategy: Strategy) -> bool:
     """Whether its means go over letters instead of being the plain one, which is a formula."""
     means = strategy.synchronous and strategy.topology is None
     own_way = getattr(strategy, "codec", None) is not None or getattr(strategy, "algorithm", "auto") != "auto"
-    return means and own_way
+    return means and (own_way or isinstance(strategy, GatherAndMerge))
 
 
 def _in_rounds(strategy: Strategy) -> bool:
@@ -212,7 +230,7 @@ def simulate_sizes(
     simulation = Simulation(
         strategy,
         [SimWorker(replica, repeat(sizes.samples, steps), replica.compute) for replica in replicas],
-        server_replicas=[sizes.replica(counted=counted) for _ in range(servers)],
+        server_replicas=sizes.servers(strategy, workers, counted=counted),
         cluster=cluster,
         seed=seed,
         observers=[tally, *observers, *([checkers] if checkers is not None else [])],

@@ -87,7 +87,8 @@ def train(orders: dict[str, Any]) -> Report:
         _flat(session.runtime),
         _agreed(session.runtime, strategy, told.budget),
     )
-    training = Training(task, strategy, session, copies, _pace(told), told.seed)
+    pace = _pace(told, _sleeper(session.runtime, strategy))
+    training = Training(task, strategy, session, copies, pace, told.seed)
     training.run(batches_of(task, shares, seat.id, told.seed))
     final = consolidate(model)
     report.take(notebook)
@@ -111,7 +112,8 @@ def serve(strategy: str, number: int, orders: dict[str, Any]) -> Report:
     report = Report(f"server {number}", time.monotonic_ns())
     notebook = Notebook(report.name)
     watch = ServerWatch(seat.workers, told.budget, report, notebook, told.ticker(report.name))
-    report.owns_weights = not strategy_from(strategy).synchronous
+    chosen = strategy_from(strategy)
+    report.owns_weights, report.owns_shard = not chosen.synchronous, chosen.sharded
     serving.serve(
         strategy,
         number,
@@ -182,12 +184,17 @@ class Pace:
     are those of workers with a core each, as long as computing takes less than the pace.
 
     Where a straggler is slow, its pace is so many times as long; without a pace it sleeps so much
-    longer than it has computed. `slowness` says by how much, step by step.
+    longer than it has computed. `slowness` says by how much, step by step; `sleep` may return early.
     """
 
-    def __init__(self, pace_s: float | None, slowness: Callable[[int], float] | None = None) -> None:
+    def __init__(
+        self,
+        pace_s: float | None,
+        slowness: Callable[[int], float] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._pace_ns = None if pace_s is None else round(pace_s * 1e9)
-        self._slowness = slowness
+        self._slowness, self._sleep = slowness, sleep
         self._since_ns = self._step = 0
         self.exceeded = 0
 
@@ -201,7 +208,7 @@ class Pace:
         left_ns = self._left_ns(time.monotonic_ns() - self._since_ns)
         self._step += 1
         if left_ns > 0:
-            time.sleep(left_ns / 1e9)
+            self._sleep(left_ns / 1e9)
         elif self._pace_ns is not None:
             self.exceeded += 1
 
@@ -211,16 +218,22 @@ class Pace:
         return usual_ns * factor - took_ns
 
 
-def _pace(told: Orders) -> Pace:
+def _sleeper(runtime: WorkerRuntime | None, strategy: Strategy) -> Callable[[float], None]:
+    """How a paced step sleeps: where it can be overtaken, no longer than until it is."""
+    tag = strategy.overtaken_by
+    return time.sleep if runtime is None or not tag else lambda seconds: runtime.world.doze(seconds, tag)
+
+
+def _pace(told: Orders, sleep: Callable[[float], None]) -> Pace:
     """Who is slow in which step is drawn as in the simulator, so that both worlds agree on it."""
     if told.straggler is None:
-        return Pace(told.pace_s)
+        return Pace(told.pace_s, sleep=sleep)
     straggler, seat = parse_straggler(told.straggler), current_seat()
 
     def slowness(step: int) -> float:
         return straggler.factor if straggler.slows(seat.id, seat.workers, step, told.seed) else 1.0
 
-    return Pace(told.pace_s, slowness)
+    return Pace(told.pace_s, slowness, sleep)
 
 
 @final

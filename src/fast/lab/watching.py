@@ -27,7 +27,7 @@ from fast.lab.measures import (
     replicas_kept,
 )
 from fast.lab.notebook import Notebook
-from fast.runtime.worker import mean_of
+from fast.runtime.worker import representative
 from fast.sim import Simulation
 from fast.trace import Meter
 
@@ -210,7 +210,7 @@ class Watch:
 def take_over_servers(state: State, simulation: Simulation, replica: Replica) -> None:
     """Where servers own the weights, the model has their values."""
     if simulation.servers:
-        weights = mean_of([server.me.weights for server in simulation.servers])
+        weights = representative(simulation.strategy, [server.me.weights for server in simulation.servers])
         for segment in replica.layout.segments:
             if segment.name in state:
                 state[segment.name].copy_(segment.of(weights))

@@ -1,14 +1,26 @@
-"""The user's own loop: join, shard, own, consolidate, whoami, Worker; and how a script is run as a worker.
+"""The user's own loop: join, shard, own, consolidate, whoami, Worker, LargeBatch, SyncBatchNorm; scripts as workers.
 
 Job: put engine, adapters and runtime together behind a few functions.
 May import: everything below lab.
 Never: takes the loop away from the user.
 """
 
+from fast.loop.batchnorm import SyncBatchNorm
 from fast.loop.consolidation import consolidate
 from fast.loop.data import own, shard
 from fast.loop.joining import final_backward, join
+from fast.loop.large_batch import LargeBatch
 from fast.loop.session import whoami
 from fast.loop.worker import Worker
 
-__all__ = ["Worker", "consolidate", "final_backward", "join", "own", "shard", "whoami"]
+__all__ = [
+    "LargeBatch",
+    "SyncBatchNorm",
+    "Worker",
+    "consolidate",
+    "final_backward",
+    "join",
+    "own",
+    "shard",
+    "whoami",
+]

@@ -3,12 +3,13 @@
 `shard`: the global order comes from (seed, epoch), the same on all workers. Of each global
 P * b samples worker i takes the i-th slice of b. A short last step is divided as evenly as it
 goes and weighted by its samples. If it has fewer samples than there are workers, the workers left
-over see one of its samples again, with weight zero: they take part and add nothing.
+over see one of its samples again, with weight zero: they take part and add nothing. With `finish` a
+pass is over for everybody as soon as that part of it has been trained on by all together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from math import ceil
 from typing import Any
 
@@ -20,20 +21,25 @@ from torch.utils.data.distributed import DistributedSampler
 from fast.core.seeds import stream_seed
 from fast.engine import Seat, current_seat
 from fast.errors import UsageError
+from fast.loop.passes import begin_pass, check_finish
 
 _END = object()
 Slice = tuple[list[int], int]
 """The indices that a worker sees in one step, and how many of them count."""
 
 
-def shard(loader: Iterable[Any]) -> Iterable[Any]:
+def shard(loader: Iterable[Any], *, finish: float = 1.0) -> Iterable[Any]:
     """This worker's part of the data, to iterate over once per epoch.
 
     A DataLoader is cut by samples; any other iterable by batches, of which worker i takes the i-th
     of each P. An order that it draws from torch's generator is the same on all workers; if it is
     drawn elsewhere, the script must seed it. With one worker it is the loader itself.
+
+    With `finish=0.75` an epoch ends for every worker as soon as all of them together have trained on three
+    quarters of it: nobody waits for the slowest, which leaves the rest of its part out. Whose own part is
+    used up earlier just goes on with its next epoch. For asynchronous strategies only.
     """
-    seat = current_seat()
+    seat, finish = current_seat(), check_finish(finish)
     if seat.workers == 1 and not any(session.runtime for session in seat.sessions):
         return loader
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
@@ -44,8 +50,8 @@ def shard(loader: Iterable[Any]) -> Iterable[Any]:
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         sampler = loader.batch_sampler  # also the one that a loader makes of its batch_size
         if type(sampler) is BatchSampler:
-            return _ShardedLoader(loader, sampler, seat)
-    return _ShardedBatches(loader, seat)
+            return _ShardedLoader(loader, sampler, seat, finish)
+    return _ShardedBatches(loader, seat, finish)
 
 
 def own(loader: Iterable[Any]) -> Iterable[Any]:
@@ -69,8 +75,8 @@ class _OwnBatches:
 class _ShardedLoader:
     """A DataLoader cut by samples."""
 
-    def __init__(self, loader: DataLoader[Any], sampler: BatchSampler, seat: Seat) -> None:
-        self._loader, self._sampler, self._seat = loader, sampler, seat
+    def __init__(self, loader: DataLoader[Any], sampler: BatchSampler, seat: Seat, finish: float) -> None:
+        self._loader, self._sampler, self._seat, self._finish = loader, sampler, seat, finish
 
     def __len__(self) -> int:
         samples = len(self._sampler.sampler)  # type: ignore[arg-type]
@@ -89,36 +95,57 @@ class _ShardedLoader:
                 stream_seed(_seed(seat), "loader", seat.id, epoch)
             )
         batches = DataLoader(loader.dataset, batch_sampler=_Fixed([s[0] for s in slices]), **options)
+        whole = seat.workers * sampler.batch_size
+        total = len(order) - (len(order) % whole if sampler.drop_last else 0)
+        this = begin_pass(seat, loader.dataset, epoch, self._finish, lambda: total)
         for batch, (indices, counts) in zip(batches, slices, strict=True):
+            if not this.goes_on():
+                return
             _count(seat, counts, indices)
             yield batch
+            this.add(counts)
 
 
 class _ShardedBatches:
     """Anything else that gives batches: worker i takes the i-th of each P."""
 
-    def __init__(self, loader: Iterable[Any], seat: Seat) -> None:
-        self._loader, self._seat = loader, seat
+    def __init__(self, loader: Iterable[Any], seat: Seat, finish: float) -> None:
+        self._loader, self._seat, self._finish = loader, seat, finish
 
     def __len__(self) -> int:
-        batches = len(self._loader)  # type: ignore[arg-type]
-        return ceil(batches / self._seat.workers)
+        return ceil(self._batches() / self._seat.workers)
+
+    def _batches(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        seat = self._seat
-        stream = _Stream(stream_seed(_seed(seat), "order", next_epoch(seat, self._loader)))
+        seat, epoch = self._seat, next_epoch(self._seat, self._loader)
+        stream = _Stream(stream_seed(_seed(seat), "order", epoch))
+        this = begin_pass(seat, _data_of(self._loader), epoch, self._finish, self._known_batches)
         group: list[Any] = []
         for batch in stream.through(self._loader):
             group.append(batch)
             if len(group) == seat.workers:
+                if not this.goes_on():
+                    return
                 _count(seat, samples_in(group[seat.id]))
                 yield group[seat.id]
+                this.add(1)
                 group = []
-        if group:
+        if group and this.goes_on():
             counts = seat.id < len(group)
             batch = group[seat.id] if counts else group[-1]
             _count(seat, samples_in(batch) if counts else 0)
             yield batch
+            this.add(int(counts))
+
+    def _known_batches(self) -> int:
+        if not isinstance(self._loader, Sized):
+            raise UsageError(
+                f"fast.shard(finish={self._finish:g}) needs to know how many batches an epoch has, and "
+                f"{type(self._loader).__name__} doesn't say: give it a __len__."
+            )
+        return self._batches()
 
 
 class _Fixed(Sampler[list[int]]):
@@ -159,10 +186,15 @@ def seeded_order(sampler: Iterable[int], seat: Seat, epoch: int) -> list[int]:
 
 def next_epoch(seat: Seat, loader: object) -> int:
     """How often this loader's data has been gone through before; counts this time."""
-    data = loader.dataset if isinstance(loader, DataLoader) else loader  # a loader may be made anew
+    data = _data_of(loader)
     _, epoch = seat.epochs.get(id(data), (data, 0))
     seat.epochs[id(data)] = (data, epoch + 1)
     return epoch
+
+
+def _data_of(loader: object) -> object:
+    """What is known by its identity: a loader may be made anew for each epoch."""
+    return loader.dataset if isinstance(loader, DataLoader) else loader
 
 
 def samples_in(batch: Any) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from types import MethodType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -15,11 +14,14 @@ from fast.adapters import TorchReplica
 from fast.core import Strategy
 from fast.core.buckets import bucket_cuts
 from fast.engine import Seat, current_seat
-from fast.errors import NotFinite, UsageError
+from fast.errors import UsageError
+from fast.loop.alone import join_alone
+from fast.loop.batchnorm import check_layers, totals_of
+from fast.loop.large_batch import LargeBatch, ScaledRates, check_fits
 from fast.loop.loading import strategy_from
+from fast.loop.options import Options
 from fast.loop.session import Session
-from fast.runtime import WorkerRuntime, seed_gradient
-from fast.runtime.journal import Done
+from fast.runtime import WorkerRuntime
 from fast.strategies.calls import short_call
 from fast.trace import Observer
 from fast.view import View
@@ -37,6 +39,7 @@ def join(
     before_apply: Callable[[], None] | None = None,
     check_finite: bool = False,
     accumulate: int = 1,
+    large_batch: LargeBatch | None = None,
     observers: Iterable[Observer] = (),
 ) -> tuple[Model, Optimizer]:
     """Train this model together with the other workers. Returns the same two objects.
@@ -49,17 +52,22 @@ def join(
     several backward passes are accumulated into one step, say how many with `accumulate`; with 0,
     run the last one inside `with fast.final_backward():`.
 
+    `large_batch` lets the learning rate follow the batch that all workers make together, with a
+    warm-up; the log says which batch and which rates are used.
+
     A script that calls this also runs plainly: one worker, no launcher, and with every preset
     the same result as without FAST.
     """
     seat = current_seat()
     chosen = _choose(seat, strategy)
     _check(model, optimizer)
+    options = Options(before_apply, check_finite, accumulate, large_batch, observers)
+    rates = _scaled_rates(seat, optimizer, chosen, options)
     if seat.workers == 1 and chosen.identity_alone:
-        session = _join_alone(seat, model, optimizer, chosen, before_apply, check_finite)
+        _say_rates(seat, chosen, rates)
+        session = join_alone(seat, model, optimizer, chosen, options, rates)
     else:
-        options = _Options(before_apply, check_finite, accumulate, observers)
-        session = _join_others(seat, model, optimizer, chosen, options)
+        session = _join_others(seat, model, optimizer, chosen, options, rates)
     seat.sessions.append(session)
     return model, optimizer
 
@@ -90,84 +98,13 @@ def _check(model: object, optimizer: object) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Options:
-    """What `join` was told beside model, optimizer and strategy."""
-
-    before_apply: Callable[[], None] | None
-    check_finite: bool
-    accumulate: int
-    observers: Iterable[Observer]
-
-    def __post_init__(self) -> None:
-        if self.accumulate < 0:
-            raise UsageError(
-                f"join(accumulate={self.accumulate}): it counts backward passes per step, or is 0 if you mark the last "
-                "one with `with fast.final_backward():`"
-            )
-
-
-# One worker
-
-
-def _join_alone(
-    seat: Seat,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    strategy: Strategy,
-    before_apply: Callable[[], None] | None,
-    check_finite: bool,
-) -> Session:
-    """The strategy is the identity: torch's own step, untouched, and a counter."""
-    if before_apply is not None or check_finite:
-
-        def before_step(*_: Any) -> None:
-            if check_finite:
-                _check_finite(model)
-            if before_apply is not None:
-                before_apply()
-
-        optimizer.register_step_pre_hook(before_step)
-    transport, steps, journal = seat.connect(), 0, seat.journal
-
-    def weights() -> torch.Tensor:
-        flat = [p.detach().cpu().reshape(-1) for p in model.parameters()]
-        alike = len({each.dtype for each in flat}) == 1
-        return torch.cat(flat if alike else [each.view(torch.uint8) for each in flat])
-
-    def after_step(*_: Any) -> None:
-        nonlocal steps
-        steps += 1
-        transport.set_progress(steps, 0)
-        if seat.seed is not None:
-            seed_gradient(seat.seed, seat.id, steps)
-        if journal is not None:
-            journal.stepped(Done(steps, 1, view_of(1, 0), weights))
-
-    optimizer.register_step_post_hook(after_step)
-    if seat.seed is not None:
-        seed_gradient(seat.seed, seat.id, 0)
-    if journal is None:
-        return Session(model, optimizer, None)
-    journal.joined(strategy)
-    return Session(model, optimizer, None, at_end=lambda: journal.ended(steps, weights))
-
-
-def _check_finite(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-            raise NotFinite(f"the gradient of {name} holds NaN or infinity; the step was not applied")
-
-
-# Several workers
-
-
 def _join_others(
     seat: Seat,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     strategy: Strategy,
-    options: _Options,
+    options: Options,
+    rates: ScaledRates | None,
 ) -> Session:
     if any(session.runtime is not None for session in seat.sessions):
         raise UsageError(
@@ -181,8 +118,9 @@ def _join_others(
             "your code. Change this worker's own gradient before optimizer.step(), or take a strategy "
             "without servers."
         )
-    if strategy.topology is not None:
-        strategy.topology.check(seat.workers)
+    if seat.workers > 1:
+        check_layers(model, strategy)
+    strategy.check(seat.workers)
     view = view_of(seat.workers, servers)
     transport = seat.connect()
     replica = TorchReplica(
@@ -195,6 +133,7 @@ def _join_others(
     )
     if seat.id == 0:
         _say_what_runs(seat, strategy)
+        _say_rates(seat, strategy, rates)
         if servers:
             seat.start_servers(strategy, servers)
     runtime = WorkerRuntime(
@@ -209,20 +148,48 @@ def _join_others(
         journal=seat.journal,
     )
     session = Session(model, optimizer, runtime)
-    _take_over_step(optimizer, session, runtime, replica)
-    _overlap(session, runtime, replica, strategy, options.accumulate)
-    runtime.join()
+    session.totals = totals_of(session)
+    _take_over_step(optimizer, session, runtime, replica, rates)
+    _overlap(session, runtime, replica, options.accumulate, rates)
+    with nullcontext() if rates is None else rates.in_force():
+        runtime.join()
     return session
 
 
+def _scaled_rates(
+    seat: Seat, optimizer: torch.optim.Optimizer, strategy: Strategy, options: Options
+) -> ScaledRates | None:
+    """What `large_batch` makes of the optimizer's rates, once it is clear that it fits the strategy."""
+    plan = options.large_batch
+    if plan is None:
+        return None
+    check_fits(plan, strategy, optimizer, strategy.servers(seat.workers))
+    say = seat.say if seat.id == 0 else _silently
+    return ScaledRates(plan, optimizer, strategy.contributors(seat.workers), say)
+
+
+def _silently(line: str) -> None:
+    """Worker 0 says it."""
+
+
 def _overlap(
-    session: Session, runtime: WorkerRuntime, replica: TorchReplica, strategy: Strategy, accumulate: int
+    session: Session,
+    runtime: WorkerRuntime,
+    replica: TorchReplica,
+    accumulate: int,
+    rates: ScaledRates | None,
 ) -> None:
     """Let backward tell when a bucket is complete, if the strategy exchanges buckets."""
-    cuts = bucket_cuts(replica.layout, strategy.bucket_bytes)
-    if len(cuts) > 1:
-        places = [[n for n in range(bits.bit_length()) if bits >> n & 1] for _, bits in cuts]
-        replica.tap_buckets(places, accumulate, session.peek_samples, runtime.bucket_ready)
+    cuts = bucket_cuts(replica.layout, runtime.strategy.bucket_bytes)
+    if len(cuts) < 2:
+        return
+
+    def bucket_ready(number: int) -> None:
+        with nullcontext() if rates is None else rates.in_force():
+            runtime.bucket_ready(number)
+
+    places = [[n for n in range(bits.bit_length()) if bits >> n & 1] for _, bits in cuts]
+    replica.tap_buckets(places, accumulate, session.peek_samples, bucket_ready)
 
 
 @contextmanager
@@ -271,8 +238,23 @@ def _say_what_runs(seat: Seat, strategy: Strategy) -> None:
     seat.say(words)
 
 
+def _say_rates(seat: Seat, strategy: Strategy, rates: ScaledRates | None) -> None:
+    if rates is None:
+        return
+    seat.say(rates.in_words())
+    if seat.workers > 1 and not strategy.replicas_agree and not strategy.servers(seat.workers):
+        seat.say(
+            f"with {shown(strategy)} every worker takes its steps on its own batch. A scaled rate is meant for "
+            "strategies whose steps are made of everybody's gradient, such as allreduce."
+        )
+
+
 def _take_over_step(
-    optimizer: torch.optim.Optimizer, session: Session, runtime: WorkerRuntime, replica: TorchReplica
+    optimizer: torch.optim.Optimizer,
+    session: Session,
+    runtime: WorkerRuntime,
+    replica: TorchReplica,
+    rates: ScaledRates | None,
 ) -> None:
     """Replace the instance's `step` by one that exchanges; schedulers wrap it like any other.
 
@@ -292,8 +274,11 @@ def _take_over_step(
                 "Train in bfloat16 without a scaler, or with one worker."
             )
         self._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it, wherever the step is applied
+        if rates is not None:
+            rates.compare(session.pending_samples)
         replica.samples = session.take_samples()
-        runtime.step()
+        with nullcontext() if rates is None else rates.stepping():
+            runtime.step()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # a scheduler was made before
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

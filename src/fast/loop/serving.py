@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fast.adapters import ServerReplica
+from fast.adapters.server_replica import server_replica
 from fast.core import Strategy
 from fast.engine import current_seat
 from fast.loop.joining import DEFAULT_SEED, view_of
@@ -26,7 +26,7 @@ def serve(
         seat.connect(),
         view_of(seat.workers, chosen.servers(seat.workers)),
         chosen,
-        ServerReplica,
+        server_replica,
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,
         deadline_s=seat.deadline_s,
         observers=observers,

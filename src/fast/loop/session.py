@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from fast.engine import Seat, current_seat
+from fast.loop.passes import Books
+from fast.loop.totals import Totals
 from fast.runtime import WorkerRuntime
 
 
@@ -22,11 +24,17 @@ class Session:
     """None with one worker and a strategy that is the identity then: nothing has to run."""
     pending_samples: int | None = field(default=None)
     """Samples that `shard` or `own` has handed out since the last step; None if neither is used."""
+    latest_samples: int | None = field(default=None)
+    """Those of the latest batch among them."""
+    totals: Totals | None = field(default=None)
+    """The sums over all workers that layers of the model ask for; None if it has no such layers."""
+    passes: dict[int, Books] = field(default_factory=dict)
+    """How far everybody is in its passes over data that end for all at once, by the data's identity."""
     at_end: Callable[[], None] = field(default=lambda: None)
     """Called when the work is over and no runtime has to be closed."""
 
     def count(self, samples: int) -> None:
-        self.pending_samples = samples + (self.pending_samples or 0)
+        self.pending_samples, self.latest_samples = samples + (self.pending_samples or 0), samples
 
     def peek_samples(self) -> int:
         """For the step that is being computed."""
@@ -35,7 +43,7 @@ class Session:
     def take_samples(self) -> int:
         """For one step; without `shard` or `own` every step weighs the same."""
         samples = self.peek_samples()
-        self.pending_samples = None
+        self.pending_samples = self.latest_samples = None
         return samples
 
 

@@ -6,6 +6,7 @@ Never: keeps state of its own, sends anything, or knows which strategy uses it.
 """
 
 from fast.parts.merge import RULES, Rule, mean, sum_
+from fast.parts.robust import ROBUST, Krum, Median, MultiKrum, NormClip, TrimmedMean
 from fast.parts.topology import (
     TOPOLOGIES,
     Bipartite,
@@ -25,6 +26,7 @@ from fast.parts.topology import (
 )
 
 __all__ = [
+    "ROBUST",
     "RULES",
     "TOPOLOGIES",
     "Bipartite",
@@ -34,6 +36,10 @@ __all__ = [
     "Graph",
     "Grid",
     "Hypercube",
+    "Krum",
+    "Median",
+    "MultiKrum",
+    "NormClip",
     "RandomRegular",
     "Ring",
     "Rotating",
@@ -42,6 +48,7 @@ __all__ = [
     "Topology",
     "Torus",
     "Tree",
+    "TrimmedMean",
     "mean",
     "sum_",
 ]

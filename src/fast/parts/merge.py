@@ -2,7 +2,11 @@
 
 A rule takes the own gradient with its weight and what arrived, each as (sum, count, weight): the
 sum of `count` updates that together stand for `weight` samples. It returns a new tensor and
-changes none that it was given. A user's own function has the same shape.
+changes none that it was given. A user's own function has the same shape. A server, which has no
+gradient of its own, gives the first push as `own` and the others as what arrived.
+
+A rule may say more about itself: `needs`, how many updates it takes at least, `check(updates)`, which
+refuses fewer before anything starts, and `whole`, whether it must see whole updates, not shards.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from torch import Tensor
+
+from fast.errors import UsageError
 
 
 class Arrived(Protocol):
@@ -53,6 +59,25 @@ def sum_(own: Tensor, weight: float, arrived: Sequence[Arrived]) -> Tensor:
     for letter in arrived:
         merged.add_(letter.tensor)
     return merged
+
+
+def check_rule(rule: Rule, updates: int, shards: int = 1) -> None:
+    """Refuse a rule that so many updates are too few for, or that a server with a shard can't follow."""
+    check = getattr(rule, "check", None)
+    if check is not None:
+        check(updates)
+    if shards > 1 and getattr(rule, "whole", False):
+        raise UsageError(
+            f"{rule!r} compares whole updates, and each of the {shards} servers sees only its own slice of them. Take "
+            "one server, or a rule that goes coordinate by coordinate: median() or trimmed_mean()."
+        )
+
+
+def enough(rule: Rule, weight: float, arrived: Sequence[Arrived]) -> bool:
+    """Whether these are as many updates as the rule needs. One sender has one, however often it sent,
+    and what stands for no samples is none."""
+    senders = {letter.sender for letter in arrived if letter.weight > 0}
+    return bool((weight > 0) + len(senders) >= getattr(rule, "needs", 0))
 
 
 RULES: Mapping[str, Rule] = MappingProxyType({"mean": mean, "sum": sum_})

@@ -1,7 +1,8 @@
 """The real world: drives a strategy over a transport.
 
 Job: mailboxes and outboxes, waiting with one deadline, start and end of a training; recording it.
-May import: strategies' contracts in core, transport, collectives, membership, wire, view, trace, errors.
+May import: strategies' contracts in core, transport, collectives, parts (kernels), membership, wire, view, trace,
+errors.
 Never: starts processes (engine does), or knows torch modules (adapters do): it is handed a Replica.
 """
 

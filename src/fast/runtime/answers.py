@@ -103,7 +103,7 @@ class Reduced(Answer, frozen=True, tag=9):
 
 
 class WentOn(Answer, frozen=True, tag=10):
-    """Whether a server had to serve another turn."""
+    """Whether a server had to serve another turn, or a worker's pass over its data went on."""
 
     more: bool
 
@@ -182,7 +182,7 @@ def in_words(answer: Answer) -> str:
         case Reduced(members=members):
             return f"it took part in a mean among {', '.join(map(str, members))}"
         case WentOn(more):
-            return "it served another turn" if more else "it stopped serving"
+            return "it went on" if more else "it stopped"
         case Stepped(steps, samples, view):
             return f"it had done {steps} steps, the last one on {samples} samples in view {view}"
         case Ended(steps):

@@ -126,7 +126,7 @@ class Journal(ABC):
 
     @abstractmethod
     def goes_on(self, more: bool) -> bool:
-        """Whether a server serves another turn, given whether there is a reason to."""
+        """Whether a server serves another turn, or a pass over data goes on, given whether there is a reason to."""
 
     def sampled(self, indices: Sequence[int]) -> None:  # noqa: B027 (only for those who tell)
         """These samples go into the step that is being computed."""

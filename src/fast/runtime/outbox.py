@@ -22,7 +22,7 @@ class Outbox:
     def __init__(self, tags: Mapping[str, Tag], layout: Callable[[], Layout | None]) -> None:
         self._tags = tags
         self._folded = Mailbox(tags)
-        self._intake = Intake(tags, layout)
+        self._intake = Intake(tags, lambda sender: layout())
         self._rests: dict[str, list[Letter]] = {}
         """Pieces of letters that are half on their way."""
         self._gathering: set[str] = set()

@@ -48,12 +48,12 @@ def meet(world: RealWorld, hello: Hello, weights: Tensor, rest: Sequence[tuple[s
 
 
 def meet_as_server(world: RealWorld) -> tuple[Hello, Layout, Tensor]:
-    """A server joins: it takes everything from worker 0."""
+    """A server joins: it takes everything from worker 0. The weights are to be copied before it is ready."""
     first = world.start_view.workers[0]
     await_phase(world, (first,), Phase.JOINED, "fast.join")
     hello = hello_of(world.transport, first)
     layout = Layout.from_description(hello.layout)
-    weights = read(world.transport, first, _WEIGHTS).view(layout.dtype).clone()
+    weights = read(world.transport, first, _WEIGHTS).view(layout.dtype)
     return hello, layout, weights
 
 

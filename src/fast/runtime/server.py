@@ -17,7 +17,9 @@ from fast.trace import Observer
 from fast.transport import Phase, Transport
 from fast.view import Layout, View
 
-MakeReplica = Callable[[dict[str, Any], Layout, Tensor], Replica]
+MakeReplica = Callable[[dict[str, Any], Layout, Tensor, tuple[int, int] | None], Replica]
+"""Makes a server's replica of the optimizer as data, the whole model's layout and its weights, which it copies. The
+last says which shard of how many it owns; None for all of them."""
 AfterTurn = Callable[[Me, Transport], None]
 
 
@@ -49,13 +51,15 @@ def run_server(
     if journal is not None:
         journal.joined(strategy)
     hello, layout, weights = meet_as_server(world)
-    me = Me(world, make_replica(hello.optimizer or {}, layout, weights), strategy)
+    place = (view.servers.index(transport.id), len(view.servers)) if strategy.sharded else None
+    me = Me(world, make_replica(hello.optimizer or {}, layout, weights, place), strategy)
     drive(start(me))
     after_turn(me, transport)
     transport.set_phase(Phase.READY)
     me.account.begin()
-    turns = 0
-    while world.goes_on(any(transport.phase(worker) < Phase.DONE for worker in view.workers)):
+    turns, going_on = 0, True
+    while going_on:  # one turn is taken after all have left: other servers may have something to say then
+        going_on = world.goes_on(any(transport.phase(worker) < Phase.DONE for worker in view.workers))
         turns += 1
         _serve(me, world, turns)
         after_turn(me, transport)

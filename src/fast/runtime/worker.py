@@ -189,9 +189,8 @@ class WorkerRuntime:
         await_phase(self.world, (*everybody.workers, *everybody.servers), Phase.SETTLED, "final weights")
         steps = {worker: self.transport.status(worker).steps for worker in everybody.workers}
         trained = representatives(self.strategy, steps)
-        owners = everybody.servers or trained
-        weights = mean_of([self._final(peer) for peer in owners])
-        return weights, self._mean_buffers(trained)
+        finals = [self._final(peer) for peer in everybody.servers or trained]
+        return representative(self.strategy, finals), self._mean_buffers(trained)
 
     def _final(self, peer: int) -> Tensor:
         return read(self.transport, peer, FINAL).view(self.replica.layout.dtype)
@@ -221,6 +220,12 @@ def representatives(strategy: Strategy, steps: Mapping[int, int]) -> list[int]:
     """Whose replicas stand for the model: all who trained, or where replicas agree, the latest."""
     at_least = max(steps.values()) if strategy.replicas_agree else 1
     return [worker for worker, done in steps.items() if done >= at_least] or list(steps)
+
+
+def representative(strategy: Strategy, weights: Sequence[Tensor]) -> Tensor:
+    """The weights of the model, out of those of its owners: of servers that own a slice each, one behind the other;
+    else the mean."""
+    return torch.cat(list(weights)) if strategy.sharded else mean_of(weights)
 
 
 def mean_of(copies: Sequence[Tensor]) -> Tensor:

@@ -19,6 +19,7 @@ from fast.core.mailbox import declared
 from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Pause, Round, is_round, is_ticket
 from fast.errors import MailboxFull, UsageError, WireError
+from fast.parts.kernels.amending import amend, amend_atomically
 from fast.runtime.answers import Counts
 from fast.runtime.journal import Journal, check_round
 from fast.runtime.outbox import Outbox
@@ -56,7 +57,7 @@ class RealWorld(World):
         self.seed, self.link = seed, transport.link
         self._tags = {tag.name: tag for tag in tags}
         self._mailbox = Mailbox(self._tags)
-        self._intake = Intake(self._tags, lambda: self.layout)
+        self._intake = Intake(self._tags, self.layout_of)
         self._outboxes: dict[int, Outbox] = {}
         self._refused: dict[int, WireError] = {}
         self._flooded: MailboxFull | None = None
@@ -101,7 +102,7 @@ class RealWorld(World):
         refused = self._post_first(direct, letter)
         for peer in queued + refused:
             if peer not in self._outboxes:
-                self._outboxes[peer] = Outbox(self._tags, lambda: self.layout)
+                self._outboxes[peer] = Outbox(self._tags, partial(self.layout_of, peer))
             self._outboxes[peer].put(letter)
         self._flush()
 
@@ -231,6 +232,17 @@ class RealWorld(World):
                 return
             self.meanwhile()
             self.transport.sleep(token, _NAP_S)
+
+    def doze(self, seconds: float, tag: str) -> None:
+        """Sleep between two turns, but no longer than until a letter with this tag has come."""
+        until_ns = self.now() + round(seconds * 1e9)
+        while True:
+            token = self.transport.listen()
+            self.pump()
+            left_s = (until_ns - self.now()) / 1e9
+            if left_s <= 0 or self._mailbox.has_any(tag):
+                return
+            self.transport.sleep(token, min(left_s, _NAP_S))
 
     def unread(self) -> int:
         """Letters that have arrived and were not read yet."""
@@ -394,6 +406,14 @@ class RealWorld(World):
 
     async def read(self, peer: int, name: str) -> Tensor | None:
         return self.transport.peek(peer, f"me:{name}")
+
+    async def amend(self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool) -> bool:
+        memory = self.transport.peek(peer, f"me:{name}")
+        if memory is None:
+            return False
+        changed = amend_atomically if atomic else amend
+        changed(memory.view(-1), before.reshape(-1).cpu(), after.reshape(-1).cpu())
+        return True
 
     # Reporting
 

@@ -17,6 +17,7 @@ def save(participant: Participant) -> dict[str, Any]:
     return {
         "steps": me.steps,
         "version": me.version,
+        "versions": dict(me.versions),
         "view": me.view,
         "state": deepcopy(me.state),
         "codecs": me.coding.state_dict(),
@@ -36,7 +37,7 @@ def load(participant: Participant, saved: dict[str, Any]) -> None:
     """Put it back. The same checkpoint may be loaded several times."""
     me, world = participant.me, participant.world
     me.steps, me.version, me.state = saved["steps"], saved["version"], deepcopy(saved["state"])
-    me.view = saved["view"]
+    me.versions, me.view = dict(saved["versions"]), saved["view"]
     me.coding.load_state_dict(deepcopy(saved["codecs"]))
     me.replica.load_state_dict(deepcopy(saved["replica"]))
     me.replica.samples, me.replica.present = saved["samples"], saved["present"]

@@ -148,6 +148,8 @@ def draw_case(seed: int, strategy: Strategy) -> Case:
     workers = random.choice(_possible(strategy))
     steps = random.choice(STEPS)
     machines = _draw_machines(random, workers)
+    if strategy.one_host:
+        machines = replace(machines, hosts="all")
     scenario = random_scenario(
         seed,
         workers=workers,
@@ -175,8 +177,7 @@ def _possible(strategy: Strategy) -> list[int]:
 
 def _fits(strategy: Strategy, workers: int) -> bool:
     try:
-        if strategy.topology is not None:
-            strategy.topology.check(workers)
+        strategy.check(workers)
     except UsageError:
         return False
     return True

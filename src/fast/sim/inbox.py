@@ -8,7 +8,7 @@ from typing import final
 from fast.core import Letter, Mailbox, Need, Tag
 from fast.core.intake import Intake
 from fast.sim.events import Events
-from fast.sim.programs import Request
+from fast.sim.programs import Overtakable, Request
 from fast.view import Layout
 
 
@@ -60,10 +60,10 @@ class Inbox:
     def __init__(self, events: Events, tags: Iterable[Tag]) -> None:
         known = {tag.name: tag for tag in tags}
         self.mailbox = Mailbox(known)
-        self.layout: Layout | None = None
-        """Of the flat tensors of whoever reads here."""
-        self._intake = Intake(known, lambda: self.layout)
-        self.waiting: LetterWait | NewsWait | None = None
+        self.layout_of: Callable[[int], Layout | None] = lambda sender: None
+        """Of the flat tensors that a sender's letters hold."""
+        self._intake = Intake(known, lambda sender: self.layout_of(sender))
+        self.waiting: LetterWait | NewsWait | Overtakable | None = None
         self._events = events
 
     def deliver(self, letter: Letter) -> None:
@@ -71,11 +71,13 @@ class Inbox:
         whole = letter if plain else self._intake.take(letter)
         if whole is not None:
             self.mailbox.deliver(whole)
-            self._hear(whole.sender, whole.tag)
+            if self.waiting is not None:
+                self._hear(self.waiting, whole.sender, whole.tag)
 
     def hear_gone(self, peer: int) -> None:
         """`peer` has left and nothing of it is on its way here."""
-        self._hear(peer, None)
+        if self.waiting is not None:
+            self._hear(self.waiting, peer, None)
 
     def misses(self, peer: int) -> bool:
         """Whether the program here would like to know that this peer is gone."""
@@ -83,12 +85,12 @@ class Inbox:
             self.waiting is not None and not self.waiting.over and peer in self.waiting.missing
         )
 
-    def _hear(self, peer: int, tag: str | None) -> None:
-        if self.waiting is None:
-            return
-        match self.waiting:
-            case NewsWait() as news:
+    def _hear(self, waiting: LetterWait | NewsWait | Overtakable, peer: int, tag: str | None) -> None:
+        match waiting:
+            case NewsWait():
                 self.waiting = None
-                self._events.soon(news.resume)
-            case LetterWait() as wait if wait.hear(peer, tag):
-                self._events.soon(wait.resume)
+                self._events.soon(waiting.resume)
+            case LetterWait() if waiting.hear(peer, tag):
+                self._events.soon(waiting.resume)
+            case Overtakable() if tag == waiting.tag:
+                self._events.soon(waiting.end)

@@ -72,7 +72,7 @@ class Lives:
             # Only this worker's own turns change its weights: until its gradient is needed they stay the same.
             simulation.gradients.begin(me.id, me.steps, batch)
             if self._cores is None and len(p.ready_shares) == 1:
-                await p.world.compute(self._duration_ns(p))
+                await self._spend(p, self._duration_ns(p))
                 me.account.computed()
             else:
                 await self._until_first_bucket(p)
@@ -133,8 +133,14 @@ class Lives:
         computed_ns = simulation.now_ns - began_ns
         rest_ns = compute.resting_ns(who, workers, me.steps, seed, computed_ns)
         if rest_ns > 0:
-            await p.world.compute(rest_ns)
-            p.world.effort.slept(rest_ns)
+            began_ns = simulation.now_ns
+            await self._spend(p, rest_ns)
+            p.world.effort.slept(simulation.now_ns - began_ns)
+
+    async def _spend(self, p: Participant, duration_ns: int) -> None:
+        """Let the time of a gradient pass, unless its step is overtaken before."""
+        tag = self._simulation.strategy.overtaken_by
+        await (p.world.compute_unless(duration_ns, tag) if tag else p.world.compute(duration_ns))
 
     async def _serve(self, p: Participant) -> None:
         """Turn after turn, as long as anything can still come. A turn that found nothing to do

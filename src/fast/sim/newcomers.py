@@ -88,13 +88,13 @@ class Newcomers:
         """Take over weights, optimizer and steps. They travel as a letter of that size would."""
         simulation = self._simulation
         saved = deepcopy(donor.me.replica.state_dict())
-        steps, version = donor.me.steps, donor.me.version
+        steps, version, versions = donor.me.steps, donor.me.version, dict(donor.me.versions)
         self._lives += 1
         simulation.welcome(p.me.id)
         p.standing, p.leaving, p.started = Standing.THERE, False, False
         p.frozen_until_ns = p.silent_until_ns = p.lost_ns = 0
         p.me, p.world = simulation.embody(p.me.id, p.me.replica, life=self._lives)
-        p.me.steps, p.me.version, p.me.fresh = steps, version, True
+        p.me.steps, p.me.version, p.me.versions, p.me.fresh = steps, version, versions, True
         me, nbytes = p.me, p.me.replica.layout.nbytes
         leaves_ns = donor.world.now()
         simulation.post.traffic.carry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator
 from typing import Any, final
 
 from fast.errors import FastError
@@ -42,12 +42,28 @@ class Request:
         return "something"
 
 
-@final
 class Computing(Request):
     """A gradient on its way."""
 
     def describe(self) -> str:
         return "its own gradient"
+
+
+@final
+class Overtakable(Computing):
+    """A gradient on its way that is given up when a letter with this tag comes."""
+
+    over = True
+    """It wants to hear of nobody's leaving."""
+    missing: Collection[int] = ()
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+
+    def end(self) -> None:
+        """It is ready, or nobody wants it any more: whichever is first."""
+        if not self.fulfilled:
+            self.resume()
 
 
 @final
@@ -71,16 +87,16 @@ class Program:
     def resume(self) -> None:
         """Run until the next request or the end."""
         if not self.finished and not self._postpone(self):
-            self._advance(lambda: self._coroutine.send(None))
+            self._advance(self._coroutine.send)
 
     def fail(self, error: Exception) -> None:
         """Let what it waits for end in this error, which it may catch."""
-        self._advance(lambda: self._coroutine.throw(error))
+        self._advance(self._coroutine.throw, error)
 
-    def _advance(self, go_on: Callable[[], Any]) -> None:
+    def _advance(self, go_on: Callable[[Any], Any], with_: Exception | None = None) -> None:
         self.waits_for = None
         try:
-            request = go_on()
+            request = go_on(with_)
         except StopIteration:
             self.finished = True
             return

@@ -68,7 +68,11 @@ class Simulation:
     ) -> None:
         size = len(workers)
         _check(strategy, size, len(server_replicas), absent)
-        cluster = (cluster or _plain(network, compute)).placed(size, len(server_replicas))
+        _check_layers(workers)
+        check_hosts(strategy, cluster or _plain(network, compute), size)
+        cluster = (cluster or _plain(network, compute)).placed(
+            size, len(server_replicas), colocated=strategy.colocated
+        )
         self.view = View(0, tuple(range(size)), tuple(range(size, size + len(server_replicas))))
         self.strategy, self.seed, self.cluster = strategy, seed, cluster
         self.on_dropped: LetterSeen | None = None
@@ -103,6 +107,7 @@ class Simulation:
             faults=faults,
             spoil_letters=spoil_letters,
         )
+        _check_shards(strategy, workers[0].replica, server_replicas)
         replicas = [*(worker.replica for worker in workers), *server_replicas]
         makers = [*workers, *(None for _ in server_replicas)]
         self.participants = tuple(
@@ -129,7 +134,7 @@ class Simulation:
         inbox = self._inboxes[who]
         world = SimWorld(who, self._around, inbox, life=life)
         me = Me(world, replica, self.strategy)
-        inbox.layout = replica.layout
+        inbox.layout_of = world.layout_of
         world.gradient_computed = me.account.computed
         world.on_step = lambda steps: self._newcomers.reached(who, steps)
         return me, world
@@ -334,11 +339,46 @@ def _check(strategy: Strategy, workers: int, servers: int, absent: Collection[in
         raise UsageError(
             f"{strategy!r} can't take in workers while others train, so nobody may be absent at first"
         )
-    if strategy.topology is not None:
-        strategy.topology.check(workers)
+    strategy.check(workers)
     needed = strategy.servers(workers)
     if servers != needed:
         raise UsageError(
             f"{strategy!r} on {workers} workers needs {needed} server replicas and got {servers}. "
             "Give one for each server, each with a copy of worker 0's weights."
+        )
+
+
+def check_hosts(strategy: Strategy, cluster: Cluster, workers: int) -> None:
+    """Refuse a strategy whose workers change each other's memory where they stand on several hosts. A network
+    that is nothing but links between pairs says nothing about hosts."""
+    network = cluster.network.placed(workers)
+    hosts = len({network.host(worker) for worker in range(workers)})
+    if strategy.one_host and hosts > 1 and (network.shared or not network.plain):
+        raise UsageError(
+            f"{strategy!r} needs workers that share one host's memory, and {workers} of them are on {hosts} hosts. "
+            "Put them on one with --hosts all (in Python: Hosts(each=None)), or take another strategy."
+        )
+
+
+def _check_shards(strategy: Strategy, first: Replica, servers: Sequence[Replica]) -> None:
+    if not strategy.sharded or not servers:
+        return
+    needed = [cut.stop - cut.start for cut in first.shards(len(servers))]
+    found = [server.weights.numel() for server in servers]
+    if found != needed:
+        raise UsageError(
+            f"{strategy!r} is sharded, so its {len(servers)} servers own {needed} values and got replicas of {found}. "
+            "Give each the slice that replica.shards(count) says; adapters.server_replicas makes them."
+        )
+
+
+def _check_layers(workers: Sequence[SimWorker]) -> None:
+    """Simulated gradients are computed one by one, or all at once from weights alone: no layer can wait for others."""
+    modules = getattr(workers[0].replica.model, "modules", tuple)
+    needy = [module for module in modules() if getattr(module, "needs_everybody", False)]
+    if needy and len(workers) > 1:
+        raise UsageError(
+            f"the model has {len(needy)} layers of type {type(needy[0]).__name__}, which need the batches of all "
+            f"{len(workers)} workers at once, and simulated workers compute one after another. Simulate torch's "
+            "BatchNorm, or train on real workers."
         )

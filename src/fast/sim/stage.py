@@ -28,7 +28,7 @@ class Stage:
         self._programs: list[Program] = []
         self._at_ns = -1
         self._patience = _AT_ONCE + _AT_ONCE // 100 * len(participants)
-        self._until_event = 0
+        self._look_at_event = 0
 
     def enter(self, p: Participant, life: Coroutine[Any, Any, None]) -> None:
         """Let this participant's program begin now."""
@@ -40,9 +40,10 @@ class Stage:
         """Until all programs have ended; `on` says whether a worker still has something to do."""
         self.busy, events = True, self.events
         try:
-            while events and not (events.only_background and not self._needed(on)):
+            while events.ahead > events.background or (events and self._needed(on)):
                 events.run_next()
-                self._check_time_passes()
+                if events.happened > self._look_at_event:
+                    self._check_time_passes()
                 if after_event is not None:
                     after_event()
             stuck = self._needed(on)
@@ -56,13 +57,13 @@ class Stage:
         self.busy = False
 
     def _check_time_passes(self) -> None:
-        if self.events.now_ns != self._at_ns:
-            self._at_ns, self._until_event = self.events.now_ns, self.events.happened + self._patience
-        elif self.events.happened > self._until_event:
+        """A look now and then is enough: whether it is still the time that it was so many events ago."""
+        if self.events.now_ns == self._at_ns:
             raise FastError(
                 f"virtual time stands still at {self._at_ns / 1e9:g} s: {self._patience} events and no end. Does a "
                 "program wait again and again for something that is there at once?"
             )
+        self._at_ns, self._look_at_event = self.events.now_ns, self.events.happened + self._patience
 
     def _needed(self, on: Callable[[Participant], bool]) -> list[Program]:
         """Programs that must still go on. A server that waits for work may be given up where no worker

@@ -17,20 +17,19 @@ from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Labour, Pause, Round, is_round
 from fast.errors import FastError, UsageError
 from fast.membership import Change
-from fast.sim.cluster import NS_PER_S, Cores, Work
+from fast.sim.cluster import Cores, Work
 from fast.sim.effort import Effort
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox, LetterWait, NewsWait
 from fast.sim.interference import Interference
+from fast.sim.memory import Memory, Windows
 from fast.sim.post import Post
-from fast.sim.programs import Computing, Request
+from fast.sim.programs import Computing, Overtakable, Request
 from fast.sim.rounds import NAMED, MeanWait, Rounds
 from fast.trace import Dropped, Observer, Record, Waited
 from fast.view import View
 from fast.wire import HEADER_BYTES, decode_header, encode_header
 
-READ_SLICES = 8
-"""A one-sided read sees each of so many slices at a time of its own: it may be torn by writes in between."""
 _PLAIN = bytes(HEADER_BYTES)
 
 
@@ -50,8 +49,8 @@ class Surroundings:
     faults: Interference | None = None
     spoil_letters: bool = False
     """Whether letters are made useless when their turn is over, as memory that is used again would be."""
-    windows: dict[tuple[int, str], Tensor] = field(default_factory=dict)
-    """What participants have published, by their ids and its name."""
+    windows: Windows = field(default_factory=dict)
+    """What participants have published."""
 
 
 @final
@@ -79,15 +78,14 @@ class SimWorld(World):
         self._events, self._post, self._rounds = surroundings.events, surroundings.post, surroundings.rounds
         self._observers, self._faults = surroundings.observers, surroundings.faults
         self.observed = bool(self._observers)
-        self._cores = surroundings.cores
-        self._is_server = id_ in surroundings.view.servers
-        self.effort = Effort(surroundings.work, server=self._is_server)
+        self._cores, self._work_takes_time = surroundings.cores, surroundings.work is not None
+        self.effort = Effort(surroundings.work, server=id_ in surroundings.view.servers)
         self.link = surroundings.post.traffic.link(id_, self._somebody())
         self.ready_ns: Sequence[int] = ()
         """When the buckets of the gradient under way are computed; empty once all of it is."""
         self.gradient_computed: Callable[[], None] = lambda: None
         self.on_step: Callable[[int], None] = lambda steps: None
-        self._windows = surroundings.windows
+        self._memory = Memory(self, surroundings.windows, surroundings.post.traffic)
         self._spoil, self._taken = surroundings.spoil_letters, list[Letter]()
         self._plain: set[tuple[str, torch.dtype, int] | None] = set()
         """Kinds of letters whose header has the usual size, whatever their numbers are."""
@@ -122,11 +120,13 @@ class SimWorld(World):
     # Local work
 
     def working(self) -> None:
-        self.effort.pause()
+        if self._work_takes_time:
+            self.effort.pause()
 
     def worked(self, on: Labour, nbytes: int) -> None:
-        self.effort.resume()
-        self.effort.charge(on, nbytes)
+        if self._work_takes_time:
+            self.effort.resume()
+            self.effort.charge(on, nbytes)
 
     async def catch_up(self) -> None:
         """Let the time of the work pass that has been done so far."""
@@ -160,13 +160,11 @@ class SimWorld(World):
         if not reachable:
             return
         header = self._header(letter)
-        payload_bytes = letter.tensor.numel() * letter.tensor.element_size()
-        if self.effort.work is None:
-            tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
-        else:
-            self.effort.pause()
+        payload_bytes = letter.tensor.nbytes
+        self.working()
+        tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
+        if self._work_takes_time:
             self.effort.charge(Labour.SEND, payload_bytes, len(reachable))
-            tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
             self.effort.resume()
         private, leaves_ns = len(reachable) == 1, self.now()
         for peer in reachable:
@@ -197,26 +195,24 @@ class SimWorld(World):
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
         letters = self.inbox.mailbox.take(tag, senders)
-        if letters:
+        for letter in letters:
             self.touched = True
-            self._read(letters)
+            self._read(letter)
         return letters
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
         letter = self.inbox.mailbox.take_one(tag, sender)
         if letter is not None:
             self.touched = True
-            self._read([letter])
+            self._read(letter)
         return letter
 
-    def _read(self, letters: Sequence[Letter]) -> None:
-        if self.effort.work is not None:
-            for letter in letters:
-                self.effort.charge(Labour.READ, letter.tensor.numel() * letter.tensor.element_size())
+    def _read(self, letter: Letter) -> None:
+        if self._work_takes_time:
+            self.effort.charge(Labour.READ, letter.tensor.nbytes)
         if self._spoil:
-            for letter in letters:
-                letter.tensor = letter.tensor.clone()
-            self._taken += letters
+            letter.tensor = letter.tensor.clone()
+            self._taken.append(letter)
 
     def ready(self, tag: str, peers: tuple[int, ...], need: Need) -> bool:
         return not self._missing(tag, peers, need)
@@ -285,7 +281,7 @@ class SimWorld(World):
 
     async def collective(self, round_: Round) -> Reduction:
         everybody = round_.among is self.start_view.workers  # ten thousand, in which to look takes long
-        if self._is_server if everybody else self.id not in round_.among:
+        if self.id in self.start_view.servers if everybody else self.id not in round_.among:
             raise UsageError(
                 f"participant {self.id} asked for the mean among {round_.among}, to which it doesn't belong. "
                 "Only members may ask; servers receive letters instead."
@@ -314,8 +310,8 @@ class SimWorld(World):
             return
         self.suspensions += 1
         await wait
-        self.effort.slept(self._events.now_ns - since_ns)
         closed_ns = max(since_ns, wait.closed_ns)
+        self.effort.slept(closed_ns - since_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
         wait.took_ns = self.now() - closed_ns
 
@@ -330,6 +326,19 @@ class SimWorld(World):
         while not request.fulfilled:
             await Pause(lambda: request.fulfilled, lambda: _await(request))
 
+    async def compute_unless(self, duration_ns: int, tag: str) -> None:
+        """Let the time pass that something takes, or until a letter with this tag makes it worthless."""
+        if self.inbox.mailbox.has_any(tag):
+            return
+        self.inbox.waiting = request = Overtakable(tag)
+        until_ns = self._events.now_ns + duration_ns
+        self._events.at(until_ns, request.end)
+        try:
+            await request
+        finally:
+            self.inbox.waiting = None
+        self._events.withdraw(until_ns, request.end)
+
     async def gradient_ready(self, number: int) -> None:
         if number < len(self.ready_ns):
             await self.compute(max(0, self.ready_ns[number] - self.now()))
@@ -337,30 +346,29 @@ class SimWorld(World):
                 self.gradient_computed()
                 self.ready_ns = ()
 
-    # One-sided: what is written is there at once, what is read travels slice by slice
+    # One-sided
 
     def publish(self, name: str, tensor: Tensor) -> Tensor:
         self.touched = True
-        self._windows[self.id, name] = tensor
-        return tensor
+        return self._memory.publish(name, tensor)
 
     async def read(self, peer: int, name: str) -> Tensor | None:
         await self.catch_up()
-        window = self._windows.get((peer, name))
-        if window is None:
-            return None
-        self.touched, since_ns = True, self.now()
-        traffic = self._post.traffic
-        link = traffic.link(peer, self.id)
-        copy = torch.empty_like(window)
-        arriving = copy.view(-1).chunk(READ_SLICES)
-        await self.compute(2 * traffic.latency_ns(peer, self.id))
-        for slice_, source in zip(arriving, window.reshape(-1).chunk(READ_SLICES), strict=True):
-            slice_.copy_(source)
-            nbytes = slice_.numel() * slice_.element_size()
-            await self.compute(round(nbytes / link.rate_bytes_per_s * NS_PER_S))
+        since_ns = self.now()
+        found = await self._memory.read(peer, name)
+        self._have_reached(peer, name, since_ns)
+        return found
+
+    async def amend(self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool) -> bool:
+        await self.catch_up()
+        since_ns = self.now()
+        found = await self._memory.amend(peer, name, before, after, atomic=atomic)
+        self._have_reached(peer, name, since_ns)
+        return found
+
+    def _have_reached(self, peer: int, name: str, since_ns: int) -> None:
+        self.touched = True
         self._report_wait((peer,), name, since_ns, self.now())
-        return copy
 
     # Reports
 

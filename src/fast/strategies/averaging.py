@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fast.core import Me, Strategy
+from fast.parts import Rule
 from fast.parts.codecs import Codec
+from fast.strategies.merging import merged
 
 
 class AllReduce(Strategy):
@@ -34,6 +36,23 @@ class AllReduce(Strategy):
             weight=me.samples, codec=self.codec, algorithm=self.algorithm, order=self.order
         )
         me.apply(await mean)
+
+
+class GatherAndMerge(Strategy):
+    """w <- optimizer(w, rule({g_i})): everybody gets all gradients and merges them by itself, in the same order."""
+
+    synchronous = True
+    replicas_agree = True
+    identity_alone = True
+    survives_death = False
+
+    def __init__(self, *, rule: Rule) -> None:
+        self.rule = rule
+
+    async def step(self, me: Me) -> None:
+        update = merged(me, self.rule, await me.gather_gradients(weight=me.samples))
+        if update is not None:
+            me.apply(update)
 
 
 @dataclass

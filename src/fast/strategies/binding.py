@@ -9,9 +9,10 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fast.errors import UsageError
-from fast.parts import RULES, TOPOLOGIES, Rule, Topology
+from fast.parts import ROBUST, RULES, TOPOLOGIES, Rule, Topology
 from fast.parts.codecs.base import Codec
 from fast.parts.codecs.catalogue import CODECS
+from fast.parts.staleness import CORRECTIONS, Correction
 from fast.strategies.catalogue import canonical_call
 
 
@@ -100,12 +101,14 @@ def _fits(value: object, hint: Any) -> bool:
 
 def _kind(hint: Any) -> str:
     """In words: 'a rule (mean, sum)', 'a topology (ring, ...)', 'a codec (fp16, ...)', or the type's own name."""
-    if hint == Rule or hint is type(RULES["mean"]):
-        return f"a rule ({', '.join(RULES)})"
+    if hint == Rule or hint is type(RULES["mean"]) or hint in ROBUST.values():
+        return f"a rule ({', '.join((*RULES, *ROBUST))})"
     if inspect.isclass(hint) and issubclass(hint, Topology):
         return f"a topology ({', '.join(TOPOLOGIES)})"
     if inspect.isclass(hint) and issubclass(hint, Codec):
         return f"a codec ({', '.join(CODECS)})"
+    if inspect.isclass(hint) and issubclass(hint, Correction):
+        return f"a staleness correction ({', '.join(CORRECTIONS)})"
     options = [each for each in get_args(hint) if each is not type(None)]
     if get_origin(hint) in (Union, UnionType) and len(options) == 1:
         return _kind(options[0])

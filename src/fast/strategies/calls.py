@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from fast.core import Strategy
-from fast.parts import TOPOLOGIES
+from fast.parts import ROBUST, TOPOLOGIES
 from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
+from fast.parts.staleness import CORRECTIONS
 from fast.strategies.catalogue import canonical_call, catalogue
 
 
@@ -19,6 +20,8 @@ def short_call(call: str) -> str:
     ('local_sgd', 'local_sgd(tau=3)')
     >>> short_call("choco(codec=chain(clip(norm=1.0), top_k(ratio=0.05)), gamma=0.2, topology=ring())")
     'choco(codec=chain(clip(1.0), top_k(0.05)))'
+    >>> short_call("allreduce(rule=norm_clip(limit=1.0, then=multi_krum(hostile=1, chosen=None)))")
+    'allreduce(rule=norm_clip(1.0, then=multi_krum(1)))'
     """
     name = call.partition("(")[0]
     preset = catalogue().get(name)
@@ -37,18 +40,29 @@ def _short_part(expr: ast.expr) -> str:
     """A part as somebody would write it: without defaults, and the first argument without its name."""
     if not isinstance(expr, ast.Call) or not isinstance(expr.func, ast.Name):
         return ast.unparse(expr)
-    parts: dict[str, Callable[..., object]] = {**TOPOLOGIES, **CODECS, **TRANSFORMATIONS}
+    parts: dict[str, Callable[..., object]] = {
+        **TOPOLOGIES,
+        **ROBUST,
+        **CODECS,
+        **TRANSFORMATIONS,
+        **CORRECTIONS,
+    }
     build = parts.get(expr.func.id)
     known = {} if build is None else dict(inspect.signature(build).parameters)
     shown = [_short_part(each) for each in expr.args]
     for each in expr.keywords:
-        parameter = known.get(each.arg or "")
-        default = inspect.Parameter.empty if parameter is None else parameter.default
-        if default is not inspect.Parameter.empty and ast.unparse(each.value) == repr(default):
+        if _is_default(each, known.get(each.arg or "")):
             continue
         first = not shown and each.arg == next(iter(known), None)
         shown.append(_short_part(each.value) if first else f"{each.arg}={_short_part(each.value)}")
     return f"{expr.func.id}({', '.join(shown)})" if shown else expr.func.id
+
+
+def _is_default(given: ast.keyword, parameter: inspect.Parameter | None) -> bool:
+    if parameter is None or parameter.default is parameter.empty:
+        return False
+    default = canonical_call("", {str(given.arg): parameter.default})
+    return default == f"({given.arg}={ast.unparse(given.value)})"
 
 
 def arguments_of(call: str) -> dict[str, str]:

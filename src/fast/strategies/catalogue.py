@@ -13,6 +13,9 @@ from typing import Any
 from fast.core import Strategy
 from fast.errors import UsageError
 
+_SCHEDULING = ("synchronous", "bounded", "unbounded")
+"""How the scheduling of a preset begins."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -65,9 +68,16 @@ def _text(value: object) -> str:
 
 
 def catalogue() -> dict[str, Preset]:
-    """All presets by name, in the order in which they are written."""
+    """All presets by name, along the taxonomy: central before decentral, lock-step before delay."""
     presets = importlib.import_module("fast.strategies.presets")  # which itself needs this module
-    return {name: value for name, value in vars(presets).items() if isinstance(value, Preset)}
+    found = [value for value in vars(presets).values() if isinstance(value, Preset)]
+    return {preset.name: preset for preset in sorted(found, key=_along_the_taxonomy)}
+
+
+def _along_the_taxonomy(preset: Preset) -> tuple[str, int]:
+    place = preset.place
+    late = next(n for n, word in enumerate((*_SCHEDULING, "")) if place.scheduling.startswith(word))
+    return place.optimization, late
 
 
 def find(name: str) -> Preset:

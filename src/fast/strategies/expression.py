@@ -5,10 +5,11 @@
     torus(rule=sum, send='merged', topology=torus(rows=2))
     allreduce,ssp(inf),./my-ideas/sparse.py:Sparse(p=0.1)
     allreduce(codec=chain(clip(1.0), error_feedback(top_k(0.01))))
+    allreduce(rule=krum(1)),torus(rule=norm_clip(1.0, then=median))
 
 A list is one expression, so commas inside calls are safe. Names in argument position are parts
-(rules, topologies, codecs; a bare topology or codec is built with its defaults) or the number `inf`. What a
-strategy says of itself in `call` reads back as the same strategy.
+(rules, topologies, codecs, staleness corrections; a bare one is built with its defaults) or the number `inf`.
+What a strategy says of itself in `call` reads back as the same strategy.
 
 A path is not Python, so `file.py:Name` is covered up by a name of equal length before `ast` sees
 the text, and found again by its position. Opening the file is the caller's business: `load`.
@@ -25,8 +26,10 @@ from typing import Any, NoReturn
 
 from fast.core import Strategy
 from fast.errors import UsageError
-from fast.parts import RULES, TOPOLOGIES
+from fast.parts import ROBUST, RULES, TOPOLOGIES
 from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
+from fast.parts.staleness import CORRECTIONS, Correction
+from fast.parts.staleness import chain as corrections_in_a_chain
 from fast.strategies.binding import bind, nearest, takes_a_row
 from fast.strategies.catalogue import canonical_call, find
 
@@ -140,7 +143,7 @@ class _Reader:
     def _part(self, expr: ast.expr) -> object:
         called, args, kwargs = self._call(expr)
         if called is None:
-            self.refuse(expr, "only topologies and codecs are called here, by name")
+            self.refuse(expr, "only parts (a topology, a codec, a correction) are called here, by name")
         if self._start(called) in self.files:
             self._refuse_file(called)
         name = called.id
@@ -155,7 +158,14 @@ class _Reader:
             raise UsageError(f"{self._shown(expr)} can't be built: {error}") from error
 
     def _named_part(self, name: str) -> Callable[..., object]:
-        parts: dict[str, Callable[..., object]] = {**TOPOLOGIES, **CODECS, **TRANSFORMATIONS}
+        parts: dict[str, Callable[..., object]] = {
+            **TOPOLOGIES,
+            **ROBUST,
+            **CODECS,
+            **TRANSFORMATIONS,
+            **CORRECTIONS,
+            "chain": _chain,
+        }
         if name not in parts:
             known = (*RULES, *parts, *_LITERALS)
             near = nearest(name, known) or f" Known: {', '.join(known)}."
@@ -214,3 +224,9 @@ class _Reader:
             "only a strategy is read from a file, not an argument. Write a function there that returns the "
             "strategy with this argument, and name that function",
         )
+
+
+def _chain(*parts: Any) -> object:
+    """Of staleness corrections, or of what makes a codec."""
+    corrections = any(isinstance(part, Correction) for part in parts)
+    return corrections_in_a_chain(*parts) if corrections else CODECS["chain"](*parts)

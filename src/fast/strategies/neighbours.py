@@ -10,6 +10,8 @@ from torch import Tensor
 from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag, fold_sum
 from fast.parts import Rule, Topology
 from fast.parts.codecs import Codec
+from fast.parts.merge import enough
+from fast.strategies.merging import discard, merged_with_own
 
 
 class MixNeighbours(Strategy):
@@ -30,9 +32,11 @@ class MixNeighbours(Strategy):
         edges = me.edges
         got, _ = await me.gather("mix", edges)
         pull = me.scratch("pull").zero_()  # sum_j W_ij (x_j - x_i), at the old x_i
+        heard = 0.0
         for peer, letter in got.items():
             pull.add_(letter.tensor, alpha=edges[peer])
-        pull.sub_(me.weights, alpha=sum(edges[peer] for peer in got))
+            heard += edges[peer]
+        pull.sub_(me.weights, alpha=heard)
         me.apply(me.gradient)
         me.weights.add_(pull)
 
@@ -41,6 +45,7 @@ class NeighbourGradients(Strategy):
     """Each worker sends its gradient to its neighbours without waiting and includes every one
     that has arrived since its last step, by a rule of the user's choice."""
 
+    topology: Topology
     identity_alone = True
     knobs = MappingProxyType({"send": ("merged",)})
 
@@ -59,11 +64,17 @@ class NeighbourGradients(Strategy):
         if bucket_bytes is not None:
             self.knobs = MappingProxyType({})  # what is merged can't be sent in buckets
 
+    def contributors(self, workers: int) -> int:
+        """Its own gradient and those of whom it hears, which are nowhere fewer."""
+        rounds = range(self.topology.period(workers))
+        heard = (self.topology.in_degree(place, workers, at) for place in range(workers) for at in rounds)
+        return 1 + min(heard, default=0)
+
     async def step(self, me: Me) -> None:
         arrived = me.letters("gradient")
         if self.what == "own":
             await me.stream(me.audience, tag="gradient")
-        merged = self.rule(me.gradient, me.samples, arrived)
+        merged = merged_with_own(me, self.rule, arrived)
         if self.what == "merged":
             me.send(me.audience, merged, tag="gradient")
         me.apply(merged)
@@ -71,8 +82,10 @@ class NeighbourGradients(Strategy):
     async def end(self, me: Me) -> None:
         """Gradients that arrived after the last step belong into the weights like all others."""
         arrived = me.letters("gradient")
-        if arrived:
+        if arrived and enough(self.rule, 0.0, arrived):
             me.apply(self.rule(me.gradient.zero_(), 0.0, arrived))
+        else:
+            discard(me, self.rule, arrived)
 
 
 @dataclass

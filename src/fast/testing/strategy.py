@@ -21,6 +21,7 @@ from fast.view import Layout
 
 _VALUES = 8
 _SAMPLES = 16
+_LAYOUT = Layout.of([("w", (_VALUES,))], torch.float64)
 _OPTIMUM = tuple(1.0 + 0.25 * place for place in range(_VALUES))
 
 
@@ -61,8 +62,8 @@ def check_strategy(
 class LeastSquares:
     """A replica of the kit's model: one vector of weights and plain SGD."""
 
-    def __init__(self, rate: float) -> None:
-        self.layout = Layout.of([("w", (_VALUES,))], torch.float64)
+    def __init__(self, rate: float, shard: slice = slice(0, _VALUES)) -> None:
+        self.layout = _LAYOUT.part(shard.start, shard.stop)
         self.weights = torch.zeros(self.layout.size, dtype=torch.float64)
         self.gradient = torch.zeros_like(self.weights)
         self.present: int | None = None
@@ -85,11 +86,22 @@ class LeastSquares:
         residual = rows @ (self.weights - _optimum())
         self.gradient.copy_(rows.T @ residual / len(rows))
 
+    def shards(self, count: int) -> list[slice]:
+        return _LAYOUT.shards(count, whole_parameters=False)
+
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights.copy_(state["weights"])
+
+
+def servers_of(strategy: Strategy, workers: int, rate: float) -> list[LeastSquares]:
+    """One replica for each server of a strategy: of its shard, or of all."""
+    count = strategy.servers(workers)
+    if not strategy.sharded:
+        return [LeastSquares(rate) for _ in range(count)]
+    return [LeastSquares(rate, shard) for shard in LeastSquares(rate).shards(count)]
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ class Run:
                 SimWorker(replica, batches(worker, steps[worker]), replica.compute)
                 for worker, replica in enumerate(replicas)
             ],
-            server_replicas=[LeastSquares(rate) for _ in range(strategy.servers(len(steps)))],
+            server_replicas=servers_of(strategy, len(steps), rate),
             network=Network(1e9, 1e-3),
             compute=Compute(workers_s={worker: 0.02 + 0.003 * worker for worker in range(len(steps))}),
             observers=[trace],

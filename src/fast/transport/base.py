@@ -121,8 +121,9 @@ class Transport(ABC):
 
     @abstractmethod
     def peek(self, peer: int, name: str) -> Tensor | None:
-        """What a peer has published, with its dtype and shape, to read in place and not to change.
-        WireError if it says that it lies where it can't."""
+        """What a peer has published, with its dtype and shape, to read in place. Who changes a window's
+        memory changes it for everybody, so only `World.amend` does. WireError if the peer says that it
+        lies where it can't."""
 
     def can_reduce(self, tensor: Tensor) -> bool:
         """Whether `reduce` takes this tensor."""

@@ -11,6 +11,7 @@ from fast.sim.checkers.conservation import Conservation
 from fast.sim.checkers.fingerprint import TraceHash
 from fast.sim.checkers.letters import CountedOnce, LettersAccounted
 from fast.sim.checkers.order import FiniteWeights, GoneIsGone, TimeGoesOn
+from fast.sim.checkers.reads import ReachKept, ReadsComplete
 
 __all__ = [
     "Checker",
@@ -21,6 +22,8 @@ __all__ = [
     "GoneIsGone",
     "Lead",
     "LettersAccounted",
+    "ReachKept",
+    "ReadsComplete",
     "RoundsAgree",
     "Seen",
     "Staleness",

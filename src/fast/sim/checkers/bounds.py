@@ -6,7 +6,7 @@ from math import isfinite
 from typing import final
 
 from fast.sim.checkers.base import Checker, Takers
-from fast.trace import Included, Received, Stepped
+from fast.trace import Included, Received, Sent, Stepped
 
 
 @final
@@ -44,7 +44,8 @@ class Staleness(Checker):
     Where workers have a lead and servers apply each push once, an update that was computed on weights
     read `g` steps before meets a server that has applied at most 2 lead + g + 1 pushes of each other
     worker since: it may have been `lead` behind when the weights were read, be `lead` ahead now, and
-    have one push more on its way. And g of its own.
+    have one push more on its way. And g of its own, with those that were on their way when it read: a
+    worker that doesn't wait for its own pushes has at most `lead` of them.
     """
 
     promise = "no update may be staler than the strategy's bound when it is merged"
@@ -53,9 +54,16 @@ class Staleness(Checker):
         self._lead, self._synchronous = lead, synchronous
         self._read: dict[int, int] = {}
         """The step at which each worker last read a letter of a server."""
+        self._gap: dict[tuple[int, int], int] = {}
+        """Of each worker's step: how many steps before it had read when it sent its update."""
 
     def takers(self) -> Takers:
-        return {Included: self._check, Received: self._take}
+        return {Included: self._check, Received: self._take, Sent: self._send}
+
+    def _send(self, record: Sent) -> None:
+        """It may read again before the update is merged."""
+        if isfinite(self._lead):
+            self._gap[record.who, record.step] = record.step - self._read.get(record.who, -1)
 
     def _take(self, record: Received) -> None:
         if self.participant(record.sender).worker is None:
@@ -85,6 +93,6 @@ class Staleness(Checker):
             return 0
         if self.participant(record.who).worker is not None or not isfinite(self._lead):
             return float("inf")
-        gap = record.step - self._read.get(record.sender, -1)
+        gap = self._gap.get((record.sender, record.step), record.step + 1)
         others = len(self.simulation.workers) - 1
-        return others * (2 * self._lead + gap + 1) + gap
+        return others * (2 * self._lead + gap + 1) + gap + self._lead

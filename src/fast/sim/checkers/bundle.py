@@ -15,6 +15,7 @@ from fast.sim.checkers.bounds import Lead, Staleness
 from fast.sim.checkers.conservation import Conservation
 from fast.sim.checkers.letters import CountedOnce, LettersAccounted
 from fast.sim.checkers.order import FiniteWeights, GoneIsGone, TimeGoesOn
+from fast.sim.checkers.reads import ReachKept, ReadsComplete
 from fast.trace import Record, Reduced, Sent, Stepped
 
 if TYPE_CHECKING:
@@ -145,5 +146,9 @@ def _applying(strategy: Strategy, *, finite: bool) -> Iterator[Checker]:
         yield Lead(strategy.lead)
     if strategy.synchronous or isfinite(strategy.lead):
         yield Staleness(strategy.lead, synchronous=strategy.synchronous)
+    if isfinite(strategy.misses):
+        yield ReadsComplete(strategy)
+    if isfinite(strategy.reach):
+        yield ReachKept(strategy)
     if finite:
         yield FiniteWeights()

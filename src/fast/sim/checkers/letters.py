@@ -135,7 +135,7 @@ class CountedOnce(Checker):
 
     def _take_sent(self, record: Sent) -> None:
         gradient = record.tag in self._gradients
-        if not record.whole or self._is_reply(record.who, gradient):
+        if not record.whole or record.asks or self._is_reply(record.who, gradient):
             return
         if gradient and not self.me(record.who).samples:
             return  # a step that doesn't count
@@ -155,6 +155,8 @@ class CountedOnce(Checker):
         self._excused.add(who)
 
     def _take_included(self, record: Included) -> None:
+        if record.sender == record.who:
+            return  # written into memory that all of them share: there is no letter
         due = self._due[record.sender, record.who, record.tag]
         if due[record.step] < 1:
             raise self.violated(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fast.sim.cluster.compute import Compute, ComputeModel
 from fast.sim.cluster.network import NETWORKS, Network
-from fast.sim.cluster.words import words_of
+from fast.sim.cluster.words import counted, words_of
 from fast.sim.cluster.work import Work
 
 
@@ -35,10 +35,10 @@ class Cluster:
         usual = cluster or Cluster()
         return Cluster(compute or usual.compute, network or usual.network, work or usual.work)
 
-    def placed(self, workers: int, servers: int = 0) -> Cluster:
-        """The same for this number of workers, and of servers, who come after them: where many share a
-        host, all of them are slower."""
-        network = self.network.placed(workers)
+    def placed(self, workers: int, servers: int = 0, *, colocated: bool = False) -> Cluster:
+        """The same for this number of workers, and of servers, who come after them (`colocated`: each on the
+        host of a worker): where many share a host, all of them are slower."""
+        network = self.network.placed(workers, colocated=colocated)
         crowd = max(Counter(map(network.host, range(workers + servers))).values(), default=1)
         factor = self.work.crowd_factor(crowd) if self.work.crowding else 1.0
         if factor == 1.0:
@@ -46,6 +46,8 @@ class Cluster:
         compute = self.compute.slowed(factor) if isinstance(self.compute, Compute) else self.compute
         return Cluster(compute, network, replace(self.work.slowed(factor), crowding=()))
 
-    def in_words(self, workers: int, servers: int = 0) -> list[str]:
-        """What is modelled, a line each."""
-        return words_of(self.compute, self.network.placed(workers), self.work, workers, servers)
+    def in_words(self, workers: int, servers: int = 0, colocated: int = 0) -> list[str]:
+        """What is modelled, a line each; `colocated` are servers that stand on the hosts of workers."""
+        first, *rest = words_of(self.compute, self.network.placed(workers), self.work, workers, servers)
+        beside = [f"{counted(colocated, 'server')}, each on the host of a worker"] * bool(colocated)
+        return [first, *beside, *rest]

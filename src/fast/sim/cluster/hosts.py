@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fast.errors import UsageError
@@ -16,6 +16,7 @@ class Hosts:
 
     Servers have hosts of their own, or (`beside`) stand on those of the workers, from the first on.
     `of` names the host of each participant by its id instead; who isn't named is alone on a further one.
+    `colocated`: server number j stands where worker j does, whatever else holds (unless `of` names it).
     """
 
     each: int | None = 1
@@ -23,6 +24,7 @@ class Hosts:
     beside: bool = False
     workers: int | None = None
     """How many ids are workers; None until a simulation is built: then all of them are."""
+    colocated: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.each is not None and self.each < 1:
@@ -30,16 +32,18 @@ class Hosts:
         if any(host < 0 for host in self.of):
             raise UsageError(f"hosts have numbers from 0 on, and {min(self.of)} is below")
 
-    def known(self, workers: int) -> Hosts:
-        """The same, now that the number of workers is known."""
-        return replace(self, workers=workers)
+    def known(self, workers: int, *, colocated: bool = False) -> Hosts:
+        """The same, now that the number of workers is known, and where the strategy wants its servers."""
+        return replace(self, workers=workers, colocated=colocated or self.colocated)
 
     @cached_property
     def alone(self) -> bool:
         """Whether everybody has a host to itself."""
-        return self.each == 1 and not self.of and not self.beside
+        return self.each == 1 and not self.of and not self.beside and not self.colocated
 
     def host(self, who: int) -> int:
+        if self.colocated and self.workers is not None and who >= max(self.workers, len(self.of)):
+            return self.host((who - self.workers) % self.workers)
         if self.of:
             return self.of[who] if who < len(self.of) else max(self.of) + 1 + who - len(self.of)
         if self.each is None:

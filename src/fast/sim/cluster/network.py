@@ -95,9 +95,9 @@ class Network:
             rate, latency_s = min(rate, self.racks.rate_bytes_per_s), latency_s + self.racks.latency_s
         return Network(rate, latency_s, message_s=self.message_s)
 
-    def placed(self, workers: int) -> Network:
-        """The same for this number of workers: servers come after them."""
-        return replace(self, hosts=self.hosts.known(workers))
+    def placed(self, workers: int, *, colocated: bool = False) -> Network:
+        """The same for this number of workers: servers come after them, or (`colocated`) stand with them."""
+        return replace(self, hosts=self.hosts.known(workers, colocated=colocated))
 
 
 NETWORKS: Mapping[str, Network] = MappingProxyType(

@@ -41,8 +41,9 @@ class Queue:
 
     def carry(self, now_ns: int, nbytes: int) -> int:
         """Take it at the next possible time; when has the last byte passed?"""
-        self.free_ns = max(now_ns, self.free_ns) + round(nbytes / self.rate_bytes_per_s * NS_PER_S)
-        return self.free_ns
+        begins_ns = self.free_ns if self.free_ns > now_ns else now_ns
+        self.free_ns = passed_ns = begins_ns + round(nbytes / self.rate_bytes_per_s * NS_PER_S)
+        return passed_ns
 
 
 @dataclass(slots=True)

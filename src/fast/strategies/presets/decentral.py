@@ -1,114 +1,15 @@
-"""The presets: each configures a family in a few lines and carries the paper's name.
-
-In the equations w_i are worker i's weights, g_i its mini-batch gradient at its own weights, eta the
-step of the user's optimizer and P the number of workers. Bytes are per worker and step, for d
-values of 4 bytes; a letter adds a header of 256 bytes.
-"""
+"""Presets whose workers hear only some of the others."""
 
 from __future__ import annotations
 
-from math import isnan
-
-from fast.collectives.sums import algorithms_for, check_algorithm
 from fast.core import Strategy
-from fast.core.rounds import How
 from fast.errors import UsageError
 from fast.parts import Ring, Rule, Topology, Torus, mean
 from fast.parts.codecs.calls import Codec, top_k
-from fast.strategies.averaging import AllReduce, LocalSteps
 from fast.strategies.catalogue import preset
-from fast.strategies.factors import FactorBroadcast
 from fast.strategies.gossip import PushGossip
 from fast.strategies.neighbours import CompressedGossip, MixNeighbours, NeighbourGradients
-from fast.strategies.server import StaleSynchronous
-
-
-@preset(
-    system="PyTorch DDP",
-    parallelism="data",
-    optimization="central",
-    scheduling="synchronous",
-    exchange="gradients, every step",
-    topology="all-reduce",
-    reference="Li et al., PyTorch Distributed, VLDB 2020",
-)
-def allreduce(
-    codec: Codec | None = None,
-    algorithm: str = "auto",
-    order: str = "canonical",
-    bucket_mb: float | None = None,
-) -> Strategy:
-    """Synchronous training: all workers take the same step with the mean gradient.
-
-    w <- optimizer(w, mean_i C(g_i))
-
-    Without a codec C equal to one worker with P times the batch. The sum is made by ascending worker;
-    `order="any"` lets the cost model choose among all algorithms, `algorithm="ring"` names one.
-    `bucket_mb` sends the gradient in buckets of that size while backward is still running.
-    Sends 8 d (P - 1) / P bytes, or what the codec makes of them. Staleness 0.
-
-    >>> from fast.codecs import fp16
-    >>> allreduce(codec=fp16())
-    allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None)
-    """
-    check_algorithm(algorithm, *algorithms_for(codec))
-    How(codec, algorithm, order)
-    return AllReduce(codec=codec, algorithm=algorithm, order=order, bucket_bytes=bucket_bytes(bucket_mb))
-
-
-@preset(
-    system="SparkNet, local SGD",
-    parallelism="data",
-    optimization="decentral",
-    scheduling="synchronous",
-    exchange="weights, every tau steps",
-    topology="all-reduce",
-    reference="Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019",
-)
-def local_sgd(tau: int = 10) -> Strategy:
-    """Local steps, and the mean of the weights every tau steps.
-
-    w_i <- optimizer(w_i, g_i);  every tau steps  w_i <- mean_j w_j
-
-    The optimizer's own state (momentum, moments) stays local. Sends 8 d (P - 1) / (P tau) bytes.
-    Staleness 0. With tau = 1 and plain SGD it is `allreduce`.
-
-    >>> local_sgd(tau=4)
-    local_sgd(tau=4)
-    """
-    if not isinstance(tau, int) or isinstance(tau, bool) or tau < 1:
-        raise UsageError(
-            f"local_sgd(tau={tau!r}): tau counts steps between exchanges, a whole number from 1 on"
-        )
-    return LocalSteps(tau=tau)
-
-
-@preset(
-    system="Petuum",
-    parallelism="data",
-    optimization="central",
-    scheduling="bounded delay",
-    exchange="gradients up, weights down, every step",
-    topology="one server",
-    reference="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013",
-)
-def ssp(bound: float = 3, codec: Codec | None = None, bucket_mb: float | None = None) -> Strategy:
-    """Stale-synchronous training on one server: no worker runs more than `bound` steps ahead.
-
-    push g_i of clock c;  server: w <- optimizer(w, g_i / P) on arrival;
-    the read of clock c + 1 waits until it holds everybody's updates up to clock c - bound
-
-    Bound 0 collects the pushes of one clock into one mean: bitwise synchronous. Bound inf never
-    waits. Sends 4 d bytes (the server sends as much to each worker); a codec makes the pushes smaller,
-    `bucket_mb` sends them in buckets while backward is still running. The optimizer runs on the server.
-    A worker that is *always* slow holds the others back to its own pace.
-
-    >>> ssp(bound=2)
-    ssp(bound=2, codec=None, bucket_mb=None)
-    """
-    if not isinstance(bound, int | float) or isinstance(bound, bool) or isnan(bound) or bound < 0:
-        raise UsageError(f"ssp(bound={bound!r}): the bound counts steps, 0 or more; inf for no bound")
-    return StaleSynchronous(bound=bound, codec=codec, bucket_bytes=bucket_bytes(bucket_mb))
+from fast.strategies.presets.arguments import bucket_bytes, check_is_rule
 
 
 @preset(
@@ -154,7 +55,8 @@ def torus(
 
     w_i <- optimizer(w_i, rule(g_i, {g_j that arrived since the last step}))
 
-    Every gradient that arrives is included exactly once; `rule` says how (mean, sum or a function).
+    Every gradient that arrives is included exactly once; `rule` says how: mean, sum, a function, or one that
+    stands hostile workers. In a step in which fewer arrived than such a rule needs, a worker takes only its own.
     `send="merged"` passes on what was applied, so that information travels several hops and
     replicas stay closer. Replicas drift apart: watch the distance. The sum rule is stable only where
     everybody hears everybody; on a torus of 4 or more it diverges unless the rate is small.
@@ -168,8 +70,7 @@ def torus(
         raise UsageError(
             f"torus(send={send!r}): send is 'own' (this step's gradient) or 'merged' (what was applied)"
         )
-    if not callable(rule):
-        raise UsageError(f"torus(rule={rule!r}): a rule is mean, sum or a function of (own, weight, arrived)")
+    check_is_rule("torus", rule)
     size = bucket_bytes(bucket_mb)
     if send == "merged" and size is not None:
         raise UsageError(
@@ -242,40 +143,3 @@ def choco(codec: Codec = top_k(0.1), gamma: float = 0.2, topology: Topology = Ri
             "must stay the same and hear each other. Take one that is undirected and doesn't change, such as ring()."
         )
     return CompressedGossip(codec=codec, gamma=gamma, topology=topology)
-
-
-@preset(
-    system="Project Adam, SFB",
-    parallelism="data",
-    optimization="central",
-    scheduling="synchronous",
-    exchange="factors of linear layers, other gradients, every step",
-    topology="all to all",
-    reference="Xie et al., Lighter-Communication Distributed Machine Learning via Sufficient Factor "
-    "Broadcasting, UAI 2016",
-)
-def sfb() -> Strategy:
-    """Sufficient factor broadcasting: linear layers send activations and errors instead of gradients.
-
-    y = x W^T:  g_i = delta_i^T x_i;  send (x_i, delta_i) to all;  w <- optimizer(w, mean_i delta_i^T x_i)
-
-    The steps of `allreduce`, up to rounding. A layer goes this way in a step if it pays on all
-    workers, P N (in + out) < 2 in out for N rows, and its factors rebuild its gradient exactly; the
-    d other values go through a mean. Sends (P - 1) (4 N (in + out) per layer + 4 per matrix that
-    could pay) + 8 d (P - 1) / P bytes. Staleness 0.
-
-    >>> sfb()
-    sfb()
-    """
-    return FactorBroadcast()
-
-
-def bucket_bytes(bucket_mb: float | None) -> int | None:
-    """The least size of a bucket, in bytes."""
-    if bucket_mb is None:
-        return None
-    if isinstance(bucket_mb, bool) or not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
-        raise UsageError(
-            f"bucket_mb={bucket_mb!r}: the least size of a bucket in MB, more than 0, or None for no buckets"
-        )
-    return max(1, int(min(bucket_mb, 1e6) * 1e6))

@@ -1,0 +1,255 @@
+"""Who waits for stragglers: time to the target of synchronous, bounded, asynchronous and backed-up training.
+
+MNIST on real processes with paced steps, so that workers that share few cores are like machines of their own.
+Every contestant's rate (and a bound where it has one) comes from the same grid, tried in the simulator on validation
+images; then it trains for real with several seeds, judged on the test images. Beside each ratio of mean times to the
+target stands what the simulator predicts for the same seeds, with a model of this machine that is calibrated at the
+start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import harness
+from fast.engine import LocalEngine
+from fast.lab import Budget, Run, load_task, simulate_task, train_task
+from fast.lab.calibration import QUICK, Effort, Measurements, cluster_of, measure
+from fast.lab.judging import Judge
+from fast.lab.tuning import RATES
+from fast.loop.loading import strategy_from
+from fast.sim import Cluster, Compute, parse_straggler
+
+TASK = "mnist-mlp"
+EPOCHS, TICKS = 4.0, 80
+PACE_S = 0.010
+SYNCHRONOUS = "allreduce"
+TUNING_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to train, or several of which the tuning chooses one."""
+
+    name: str
+    calls: tuple[str, ...]
+    workers: int
+    needed: float | None = None
+    """So many times as fast as synchronous training it should be."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    name: str
+    straggler: str
+    contestants: tuple[Contestant, ...]
+
+
+BASE = Contestant("synchronous", (SYNCHRONOUS,), 4)
+SITUATIONS = (
+    Situation(
+        "one of 4 workers is always four times slower",
+        "4x",
+        (
+            BASE,
+            Contestant("asynchronous", ("downpour",), 4, 2.5),
+            Contestant("stale-synchronous", ("ssp(bound=10)",), 4),
+        ),
+    ),
+    Situation(
+        "every worker is five times slower in a random tenth of its steps",
+        "5x@0.1",
+        (
+            BASE,
+            Contestant(
+                "stale-synchronous", ("ssp(bound=1)", "ssp(bound=3)", "ssp(bound=5)", "ssp(bound=10)"), 4, 1.3
+            ),
+            Contestant("4 and 1 backup", ("tensorflow(backups=1)",), 5, 1.15),
+            Contestant("4 and 1 backup, cancelled", ("tensorflow(backups=1, cancel=True)",), 5),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the tuning has chosen."""
+
+    call: str
+    rate: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant in one situation: mean times to the target, against synchronous training."""
+
+    situation: str
+    name: str
+    setting: Setting
+    measured_s: float | None
+    simulated_s: float | None
+    ratio: float | None
+    predicted: float | None
+    needed: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.needed is None or (self.ratio is not None and self.ratio >= self.needed)
+
+
+class Track:
+    """This machine, its model, and the task."""
+
+    def __init__(self, engine: LocalEngine, found: Measurements) -> None:
+        self._engine, self._task = engine, load_task(TASK)
+        self._machine, self._oversleeping_s = cluster_of(found), found.oversleeping.median_s
+        self._validation = Judge(self._task, self._task.validation())
+        self._test = Judge(self._task, self._task.test())
+
+    def tune(self, contestant: Contestant, straggler: str, rates: Sequence[float]) -> Setting:
+        """The setting that reaches the target first in the simulator, on the validation images."""
+        tried = [Setting(call, rate) for call in contestant.calls for rate in rates]
+
+        def time_of(setting: Setting) -> float:
+            run = self._simulate(setting, contestant.workers, straggler, TUNING_SEED)
+            return _reached_s(run, self._validation, self._task.target) or float("inf")
+
+        return min(tried, key=time_of)
+
+    def simulated_s(
+        self, setting: Setting, workers: int, straggler: str, seeds: Sequence[int]
+    ) -> float | None:
+        return _mean(
+            _reached_s(self._simulate(setting, workers, straggler, seed), self._test, self._task.target)
+            for seed in seeds
+        )
+
+    def measured_s(self, setting: Setting, workers: int, straggler: str, seed: int) -> float | None:
+        run = train_task(
+            TASK, setting.call, workers=workers, budget=self._budget(workers), seed=seed,
+            engine=self._engine, rate=setting.rate, pace_s=PACE_S, straggler=straggler,
+        )  # fmt: skip
+        return _reached_s(run, self._test, self._task.target)
+
+    def _simulate(self, setting: Setting, workers: int, straggler: str, seed: int) -> Run:
+        return simulate_task(
+            self._task,
+            strategy_from(setting.call),
+            workers=workers,
+            budget=self._budget(workers),
+            cluster=self._cluster(straggler),
+            seed=seed,
+            rate=setting.rate,
+        )
+
+    def _cluster(self, straggler: str) -> Cluster:
+        compute = self._machine.compute
+        assert isinstance(compute, Compute)
+        paced = replace(compute, straggler=parse_straggler(straggler), pace_s=PACE_S + self._oversleeping_s)
+        return replace(self._machine, compute=paced)
+
+    def _budget(self, workers: int) -> Budget:
+        return Budget.of(self._task, workers, EPOCHS, ticks=TICKS)
+
+
+def _reached_s(run: Run, judge: Judge, target: float) -> float | None:
+    """When the target was reached for the first time."""
+    return next((tick.at_s for tick in run.ticks if (judge(tick.state) or 0.0) >= target), None)
+
+
+def _mean(times: Iterator[float | None]) -> float | None:
+    """None if one of them never got there."""
+    found = list(times)
+    known = [each for each in found if each is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
+
+
+def rows_of(track: Track, situation: Situation, seeds: Sequence[int], rates: Sequence[float]) -> list[Row]:
+    """All contestants of one situation: seed after seed, so that each meets the same weather."""
+    settings = {each: track.tune(each, situation.straggler, rates) for each in situation.contestants}
+    for each, setting in settings.items():
+        harness.note(
+            f"{situation.name}: {each.name} takes {setting.call} with {setting.rate:g} times the rate"
+        )
+    times: dict[Contestant, list[float | None]] = {each: [] for each in settings}
+    for seed in seeds:
+        for each, setting in settings.items():
+            times[each].append(track.measured_s(setting, each.workers, situation.straggler, seed))
+            harness.note(f"seed {seed}, {each.name}: {times[each][-1]} s")
+    measured = {each: _mean(iter(found)) for each, found in times.items()}
+    simulated = {
+        each: track.simulated_s(setting, each.workers, situation.straggler, seeds)
+        for each, setting in settings.items()
+    }
+    return [
+        Row(
+            situation.name, each.name, setting, measured[each], simulated[each],
+            _ratio(measured[BASE], measured[each]), _ratio(simulated[BASE], simulated[each]), each.needed,
+        )
+        for each, setting in settings.items()
+    ]  # fmt: skip
+
+
+def _ratio(base: float | None, own: float | None) -> float | None:
+    return None if base is None or own is None else base / own
+
+
+def show(rows: Sequence[Row]) -> None:
+    situation = ""
+    for row in rows:
+        if row.situation != situation:
+            situation = row.situation
+            print(
+                f"\n{situation}\n{'':28} {'to target':>10} {'times as fast':>14} {'predicted':>10} {'needed':>7}"
+            )
+        print(
+            f"{row.name:28} {_text(row.measured_s, 1):>8} s {_text(row.ratio, 2):>14} {_text(row.predicted, 2):>10} "
+            f"{_text(row.needed, 2):>7}  {row.setting.call}, rate x {row.setting.rate:g}"
+        )
+    missed = [row for row in rows if not row.holds]
+    print(
+        "\nall that is demanded holds"
+        if not missed
+        else f"\nNOT reached: {', '.join(r.name for r in missed)}"
+    )
+
+
+def _text(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="write the rows there as well")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed, the task's own rate; about ten minutes"
+    )
+    parser.add_argument("--check", action="store_true", help="end with 1 unless all that is demanded holds")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = options()
+    seeds = range(1 if asked.quick else 3)
+    rates = RATES[: 1 if asked.quick else 4]
+    with harness.engine() as engine:
+        found = measure(
+            TASK, workers=(4, 5), effort=QUICK if asked.quick else Effort(), engine=engine, tell=harness.note
+        )
+        track = Track(engine, found)
+        rows = [row for situation in SITUATIONS for row in rows_of(track, situation, seeds, rates)]
+    show(rows)
+    if asked.json:
+        data = [{**asdict(row), "holds": row.holds} for row in rows]
+        Path(asked.json).write_text(json.dumps(data, indent=1) + "\n")
+    sys.exit(1 if asked.check and not all(row.holds for row in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Programs with servers that own the weights, from lock-step to unbounded delay."""

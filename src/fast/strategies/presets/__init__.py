@@ -1,0 +1,57 @@
+"""The presets: each configures a family in a few lines and carries the paper's name.
+
+In the equations w_i are worker i's weights, g_i its mini-batch gradient at its own weights, eta the
+step of the user's optimizer and P the number of workers. Bytes are per worker and step, for d
+values of 4 bytes; a letter adds a header of 256 bytes.
+"""
+
+from fast.strategies.presets.asynchronous import (
+    agn,
+    dc_asgd,
+    distbelief,
+    downpour,
+    staleness_aware,
+    tensorflow,
+)
+from fast.strategies.presets.averaging import allreduce, local_sgd, pytorch, sfb
+from fast.strategies.presets.central import (
+    bigdl,
+    caffeonspark,
+    essp,
+    mxnet,
+    parameter_server,
+    petuum,
+    ssp,
+    vap,
+)
+from fast.strategies.presets.decentral import choco, dpsgd, gossip, torus
+from fast.strategies.presets.systems import firecaffe, hogwild, project_adam, proxies
+
+__all__ = [
+    "agn",
+    "allreduce",
+    "bigdl",
+    "caffeonspark",
+    "choco",
+    "dc_asgd",
+    "distbelief",
+    "downpour",
+    "dpsgd",
+    "essp",
+    "firecaffe",
+    "gossip",
+    "hogwild",
+    "local_sgd",
+    "mxnet",
+    "parameter_server",
+    "petuum",
+    "project_adam",
+    "proxies",
+    "pytorch",
+    "sfb",
+    "ssp",
+    "staleness_aware",
+    "tensorflow",
+    "torus",
+    "vap",
+]

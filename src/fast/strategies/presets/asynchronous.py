@@ -1,0 +1,243 @@
+"""Presets whose servers don't wait for everybody: a quorum of the workers, or nobody at all."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from fast.core import Strategy
+from fast.errors import UsageError
+from fast.parts import Rule, mean
+from fast.parts.codecs.calls import Codec
+from fast.parts.staleness import (
+    AdaptiveDelayCompensation,
+    ByStaleness,
+    Correction,
+    DelayCompensation,
+)
+from fast.strategies.catalogue import preset
+from fast.strategies.central.downpour import Downpour
+from fast.strategies.central.quorum import Quorum
+from fast.strategies.central.softsync import SoftSync
+from fast.strategies.presets.arguments import check_servers, check_whole
+
+
+@preset(
+    system="TensorFlow",
+    parallelism="data",
+    optimization="central",
+    scheduling="synchronous, with backup workers",
+    exchange="gradients up, weights down, every step",
+    topology="servers (shards)",
+    reference="Chen et al., Revisiting Distributed Synchronous SGD, ICLR Workshop 2016",
+)
+def tensorflow(
+    backups: int | None = None,
+    quorum: float | None = None,
+    cancel: bool = False,
+    rule: Rule = mean,
+    servers: int | str = 1,
+    codec: Codec | None = None,
+) -> Strategy:
+    """Synchronous training with backup workers: the first n = P - backups gradients of a step make it.
+
+    w <- optimizer(w, mean of the first n gradients on w);  gradients on older weights are thrown away
+
+    `quorum` gives n as a share of the workers instead, ceil(quorum P); without either there is one
+    backup. Who is late finishes its step for nothing, or with `cancel` gives it up when the new weights
+    come: the simulator then ends its computing, on real workers only a pace's sleep ends early, a
+    backward that runs is finished. `rule` merges the n. Sends 4 d bytes, as much comes back. Staleness
+    0; the thrown away are reported as dropped. As in TensorFlow each shard takes its own first n, and a
+    worker's number of steps is its own: no barrier after so many steps. With no backups, synchronous.
+
+    >>> tensorflow(backups=2)
+    tensorflow(backups=2, quorum=None, cancel=False, rule=mean, servers=1, codec=None)
+    """
+    if backups is not None and quorum is not None:
+        raise UsageError(
+            f"tensorflow(backups={backups!r}, quorum={quorum!r}): both say how many are waited for; give one of them"
+        )
+    if quorum is not None and not (_is_number(quorum) and 0 < quorum <= 1):
+        raise UsageError(f"tensorflow(quorum={quorum!r}): a share of the workers, more than 0 and at most 1")
+    if cancel and servers != 1:
+        raise UsageError(
+            "tensorflow(cancel=True, servers=...): a step can be late for one shard and not for another"
+        )
+    count = 1 if backups is None and quorum is None else backups
+    if count is not None:
+        check_whole("tensorflow", "backups", count, 0)
+    check_servers("tensorflow", servers)
+    return Quorum(backups=count, quorum=quorum or 1.0, cancel=cancel, rule=rule, servers=servers, codec=codec)
+
+
+@preset(
+    system="Downpour SGD",
+    parallelism="data",
+    optimization="central",
+    scheduling="unbounded delay",
+    exchange="gradients up every push steps, weights down every fetch steps",
+    topology="servers (shards)",
+    reference="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012",
+)
+def downpour(
+    fetch: int = 1,
+    push: int = 1,
+    servers: int | str = 1,
+    codec: Codec | None = None,
+    correction: Correction | None = None,
+) -> Strategy:
+    """Asynchronous training: push the gathered gradients and fetch the weights, each at its own interval.
+
+    worker:  G <- G + g_i;  every push steps: send G, G <- 0;  every fetch steps: w_i <- w
+             in all other steps:  w_i <- optimizer(w_i, g_i)
+    server:  w <- optimizer(w, G) on arrival
+
+    Nobody waits for anybody but for the answer to its own fetch. P workers move the weights P times as
+    often as one would, with whole steps: the same rate goes P times as far as in `ssp(inf)`, which
+    divides by P. `correction` makes up for staleness. The paper runs Adagrad on the servers: that is the
+    user's optimizer, so choose torch.optim.Adagrad. What was gathered since the last push is lost at
+    the end. Sends 4 d / push bytes (and 256 for a fetch without a push), 4 d / fetch come back.
+    Staleness has no bound; with equally fast workers it is P - 1.
+
+    >>> downpour(fetch=4, push=2)
+    downpour(fetch=4, push=2, servers=1, codec=None, correction=None)
+    """
+    check_whole("downpour", "fetch", fetch, 1)
+    check_whole("downpour", "push", push, 1)
+    check_servers("downpour", servers)
+    return Downpour(fetch=fetch, push=push, servers=servers, codec=codec, correction=correction)
+
+
+@preset(
+    system="DistBelief",
+    parallelism="data",
+    optimization="central",
+    scheduling="unbounded delay",
+    exchange="gradients up every push steps, weights down every fetch steps",
+    topology="servers (shards)",
+    reference="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012",
+)
+def distbelief(
+    fetch: int = 1, push: int = 1, warm: int = 20, servers: int | str = 2, codec: Codec | None = None
+) -> Strategy:
+    """DistBelief's way to train: `downpour` on several shards after a warm start of one worker.
+
+    worker 0 alone for `warm` steps, the others wait;  then all as in `downpour`, on `servers` shards
+
+    The system recommends Adagrad on the servers: give join a torch.optim.Adagrad. Its shards are not
+    synchronised with each other, and neither are ours. It also spread one model over several machines and
+    had a batch method (Sandblaster); neither is here. Sends what `downpour` does. Staleness has no bound.
+
+    >>> distbelief(servers=4)
+    distbelief(fetch=1, push=1, warm=20, servers=4, codec=None)
+    """
+    check_whole("distbelief", "fetch", fetch, 1)
+    check_whole("distbelief", "push", push, 1)
+    check_whole("distbelief", "warm", warm, 0)
+    check_servers("distbelief", servers)
+    return Downpour(fetch=fetch, push=push, warm=warm, servers=servers, codec=codec)
+
+
+@preset(
+    system="DC-ASGD",
+    parallelism="data",
+    optimization="central",
+    scheduling="unbounded delay",
+    exchange="gradients up, weights down, every step",
+    topology="servers (shards)",
+    reference="Zheng et al., Asynchronous Stochastic Gradient Descent with Delay Compensation, ICML 2017",
+)
+def dc_asgd(
+    adaptive: bool = False,
+    strength: float | None = None,
+    servers: int | str = 1,
+    codec: Codec | None = None,
+) -> Strategy:
+    """Asynchronous training with delay compensation: gradients are corrected to today's weights.
+
+    server:  on a read of i:  b_i <- w;   on a push:  w <- optimizer(w, g_i + lambda g_i*g_i*(w - b_i))
+    adaptive:  m <- 0.95 m + 0.05 g_i*g_i;  lambda = strength / sqrt(m + 1e-7);   else lambda = strength
+
+    `strength` is 0.04, and 2 if adaptive, unless given; 0 is `downpour`. This is the paper's form;
+    Multiverso's code has |g| for g*g. The adaptive one is strong: it needs small rates. The server keeps
+    a copy of the weights per worker. Sends 4 d bytes, as much comes back. Staleness has no bound; with
+    equally fast workers it is P - 1.
+
+    >>> dc_asgd(adaptive=True)
+    dc_asgd(adaptive=True, strength=None, servers=1, codec=None)
+    """
+    check_servers("dc_asgd", servers)
+    kind = AdaptiveDelayCompensation if adaptive else DelayCompensation
+    return Downpour(servers=servers, codec=codec, correction=kind() if strength is None else kind(strength))
+
+
+@preset(
+    system="Staleness-aware ASGD, Rudra",
+    parallelism="data",
+    optimization="central",
+    scheduling="unbounded delay",
+    exchange="gradients up, weights down, every step",
+    topology="servers (shards)",
+    reference="Zhang et al., Staleness-Aware Async-SGD for Distributed Deep Learning, IJCAI 2016",
+)
+def staleness_aware(
+    n: float = 1,
+    correction: Correction | None = ByStaleness(),
+    servers: int | str = 1,
+    codec: Codec | None = None,
+) -> Strategy:
+    """n-softsync: the server takes a step with every floor(P / n) gradients, each divided by its staleness.
+
+    sigma = the server's version - the gradient's;  alpha(sigma) = eta / max(1, sigma)
+    w <- w - 1/c sum of alpha(sigma_l) g_l  over c = floor(P / n) gradients, whosever they are
+
+    Each push is answered at once. n = 1 is nearly synchronous, n = inf takes a step per gradient.
+    `correction=None` leaves the rates as they are. With another optimizer than SGD the step gets the
+    mean of the rates and the mean of the gradients weighted by them. Sends 4 d bytes, as much comes
+    back. Staleness has no bound; with equally fast workers it is about n.
+
+    >>> staleness_aware(n=4)
+    staleness_aware(n=4, correction=by_staleness(), servers=1, codec=None)
+    """
+    if not _is_number(n) or isnan(n) or n < 1:
+        raise UsageError(f"staleness_aware(n={n!r}): a number from 1 on; inf for a step per gradient")
+    check_servers("staleness_aware", servers)
+    return SoftSync(n=n, servers=servers, codec=codec, correction=correction)
+
+
+@preset(
+    system="AGN",
+    parallelism="data",
+    optimization="central",
+    scheduling="unbounded delay",
+    exchange="means of gradients up, weights down, every so many steps",
+    topology="servers (shards)",
+    reference="Hermans et al., Accumulated Gradient Normalization, ACML 2017",
+)
+def agn(
+    steps: int = 10,
+    servers: int | str = 1,
+    codec: Codec | None = None,
+    correction: Correction | None = None,
+) -> Strategy:
+    """Accumulated gradient normalization: explore for some steps, then push the mean of the gradients.
+
+    worker:  `steps` steps  w_i <- optimizer(w_i, g_i), gathering G <- G + g_i;  send G / steps;  w_i <- w
+    server:  w <- optimizer(w, G / steps) on arrival
+
+    `downpour(fetch=steps, push=steps)` with what it pushes divided by the number of steps: a push moves
+    the weights about as far as one gradient would, in a direction that looks further ahead. Like there,
+    the last step of each interval only gathers. Sends 4 d / steps bytes, as much comes back. Staleness has
+    no bound; with equally fast workers it is P - 1.
+
+    >>> agn(steps=5)
+    agn(steps=5, servers=1, codec=None, correction=None)
+    """
+    check_whole("agn", "steps", steps, 1)
+    check_servers("agn", servers)
+    return Downpour(
+        fetch=steps, push=steps, normalised=True, servers=servers, codec=codec, correction=correction
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
