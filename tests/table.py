@@ -54,3 +54,27 @@ PRESETS: dict[str, list[str]] = {
 }
 
 CALLS: list[str] = [call for calls in PRESETS.values() for call in calls]
+
+ALIKE = (
+    "allreduce(codec=error_feedback(top_k(0.3)))",
+    "local_sgd(tau=1)",
+    "pytorch",
+    "ssp(bound=inf)",
+    "essp(bound=1, servers=2, codec=fp16)",
+    "parameter_server",
+    "petuum",
+    "mxnet",
+    "mxnet('dist_async')",
+    "caffeonspark",
+    "tensorflow(quorum=0.6)",
+    "downpour",
+    "downpour(correction=chain(delay_compensation(0.1), by_staleness))",
+    "distbelief(warm=0)",
+    "dc_asgd",
+    "staleness_aware",
+    "dpsgd(topology=torus)",
+    "torus(send='merged')",
+    "torus(rule=sum, topology=full)",
+    "proxies(group=2, flush=2)",
+)
+"""Other rows run the same programs on real workers too: these do so only where it may take long."""

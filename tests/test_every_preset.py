@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from math import isfinite
 from random import Random
@@ -20,14 +21,22 @@ from fast.trace import Meter
 from fast.view import View
 from preset_bodies import FLAT_BYTES, OPTIMUM, own_weights, simulation, train_alone
 from running import Runner, as_text, from_text, plainly
-from table import CALLS, PRESETS
+from table import ALIKE, CALLS, PRESETS
 
 WORKERS, STEPS = 3, 60
 EQUAL, UNEQUAL = (STEPS,) * WORKERS, (20, 60, 35)
 LETTER_BYTES = FLAT_BYTES + 256
 MEAN_BYTES = 2 * (WORKERS - 1) * FLAT_BYTES // WORKERS
 
+
+def on_real_workers(calls: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "call", [pytest.param(call, marks=[pytest.mark.long] if call in ALIKE else []) for call in calls]
+    )
+
+
 every_call = pytest.mark.parametrize("call", CALLS)
+every_call_for_real = on_real_workers(CALLS)
 
 
 def can_pause(call: str) -> bool:
@@ -40,13 +49,11 @@ def can_pause(call: str) -> bool:
 every_saved_call = pytest.mark.parametrize(
     "call", [call for call in CALLS if not strategy_from(call).racy and can_pause(call)]
 )
-every_synchronous_call = pytest.mark.parametrize(
-    "call", [call for call in CALLS if strategy_from(call).synchronous]
-)
+every_synchronous_call_for_real = on_real_workers(call for call in CALLS if strategy_from(call).synchronous)
 
 
 def test_the_table_has_every_preset():
-    assert set(PRESETS) == set(catalogue())
+    assert set(PRESETS) == set(catalogue()) and set(ALIKE) <= set(CALLS)
     for name, calls in PRESETS.items():
         assert calls and all(strategy_from(call).call.startswith(f"{name}(") for call in calls)
 
@@ -93,7 +100,7 @@ def test_it_passes_the_kit_on_simulated_workers(call):
 
 
 @pytest.mark.real
-@every_call
+@every_call_for_real
 def test_it_converges_on_real_workers(call, real):
     for result in real.results(call, EQUAL):
         final = from_text(result["final"], torch.float32)
@@ -116,7 +123,7 @@ def test_same_seed_same_trace_and_same_bits(call):
 
 
 @pytest.mark.real
-@every_synchronous_call
+@every_synchronous_call_for_real
 @pytest.mark.parametrize("steps", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 def test_real_equals_simulated_bit_for_bit(call, steps, real):
     """Also where workers leave early: then every view changes at the same step in both worlds."""
@@ -130,7 +137,7 @@ def test_real_equals_simulated_bit_for_bit(call, steps, real):
 
 
 @pytest.mark.real
-@every_call
+@every_call_for_real
 def test_staleness_stays_within_its_bound(call, real):
     """At a server with bound s, each other worker can push 2 s + 1 times between a read and the push
     that answers it: it may be s clocks behind at the read, and s + 1 ahead at the push."""
@@ -154,7 +161,7 @@ def meter_of(result: dict[str, Any]) -> Meter:
 
 
 @pytest.mark.real
-@every_call
+@every_call_for_real
 def test_bytes_sent_are_the_formula_in_both_worlds(call, real):
     expected = [bytes_of(call, worker) for worker in range(WORKERS)]
     assert min(expected) > 0 or strategy_from(call).one_host  # who shares memory sends nothing
@@ -248,7 +255,7 @@ def gossip_sends(worker: int, p: float) -> int:
 
 
 @pytest.mark.real
-@every_call
+@every_call_for_real
 def test_a_worker_that_ends_early_leaves_politely(call, real):
     results = real.results(call, UNEQUAL)
     assert [result["steps"] for result in results] == list(UNEQUAL)
