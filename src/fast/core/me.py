@@ -294,11 +294,13 @@ class Me(Shards, Together):
         self.check_known(targets)
         letter = self._letter(self.weights.new_empty(0), tag, note)
         letter.weight, letter.present = 0.0, None if letter.present is None else 0
+        began_ns = self.world.now()
         for one, group in self._by_version(letter, targets) if self._several else [(letter, targets)]:
             self.world.send(group, one)
         if self.world.observed and targets:
-            nbytes = len(targets) * HEADER_BYTES
-            self.world.emit(Sent(self.id, self.world.now(), targets, tag, nbytes, self.steps, asks=True))
+            now, nbytes = self.world.now(), len(targets) * HEADER_BYTES
+            took_ns = now - began_ns
+            self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, took_ns, asks=True))
 
     def _letter(
         self,

@@ -42,6 +42,10 @@ class Memory:
         self._windows[self._world.id, name] = tensor
         return tensor
 
+    def as_it_is(self, peer: int, name: str) -> Tensor | None:
+        """What has been published, when nobody writes any more."""
+        return self._windows.get((peer, name))
+
     async def read(self, peer: int, name: str) -> Tensor | None:
         """A copy, each of whose slices is what was there when it was its turn."""
         window = self._windows.get((peer, name))

@@ -189,6 +189,7 @@ class Simulation:
             self._ended = True
             for p in self.workers:
                 if p.left:
+                    p.world.over = True
                     self._stage.enter(p, end_turn(p.me))
             self._play(after_event)
             self._report_unread()

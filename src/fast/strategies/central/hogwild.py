@@ -41,30 +41,26 @@ class LockFree(Strategy):
         return Reading()
 
     async def begin(self, me: Me) -> None:
-        if me.steps == 0:
-            await self._find(me)
-        me.state.others = await self._others(me)
-        me.weights.copy_(await me.read(_owner(me), WEIGHTS))
+        """Worker 0 makes the memory and tells the others, who begin with the same weights."""
+        if me.steps == 0 and me.id == _owner(me):
+            me.publish(WEIGHTS, me.weights.clone())
+            me.publish(CLOCKS, _clock(me, 0))
+            me.send(me.peers, torch.zeros(0), tag=THERE)
 
     async def step(self, me: Me) -> None:
+        if me.steps == 0 and me.id != _owner(me):
+            await me.receive(THERE, _owner(me))
         before = me.scratch("before").copy_(me.weights)
         me.apply(me.gradient)
         await me.amend(_owner(me), WEIGHTS, before, me.weights, atomic=self.atomic)
         me.amended(WEIGHTS, await self._others(me) - me.state.others)
         await me.amend(_owner(me), CLOCKS, _clock(me, me.steps), _clock(me, me.steps + 1))
+        me.state.others = await self._others(me)
+        me.weights.copy_(await me.read(_owner(me), WEIGHTS))
 
     async def end(self, me: Me) -> None:
         """Nobody writes any more: all take the same values."""
         me.weights.copy_(await me.read(_owner(me), WEIGHTS))
-
-    async def _find(self, me: Me) -> None:
-        """Worker 0 makes the memory and tells the others when it is there."""
-        if me.id != _owner(me):
-            await me.receive(THERE, _owner(me))
-            return
-        me.publish(WEIGHTS, me.weights.clone())
-        me.publish(CLOCKS, _clock(me, 0))
-        me.send(me.peers, torch.zeros(0), tag=THERE)
 
     async def _others(self, me: Me) -> int:
         """How many updates the others have made so far."""
