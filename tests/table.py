@@ -78,3 +78,6 @@ ALIKE = (
     "proxies(group=2, flush=2)",
 )
 """Other rows run the same programs on real workers too: these do so only where it may take long."""
+
+DIFFERENT: list[str] = [call for call in CALLS if call not in ALIKE]
+"""Each program once, for tests of what surrounds the programs."""

@@ -39,9 +39,9 @@ from fast.transport import MemoryHub, MemoryTransport, Phase
 from fast.transport.base import Reducing
 from fast.view import View
 from preset_bodies import FLAT_BYTES, batches, loss_of, make_model, make_optimizer, simulation
-from table import CALLS
+from table import DIFFERENT
 
-every_call = pytest.mark.parametrize("call", CALLS)
+every_call = pytest.mark.parametrize("call", DIFFERENT)
 SLOW = Network(1e6, 2e-3)
 UNEQUAL = Compute(0.02, Straggler(3.0, share=0.3), workers_s={1: 0.013, 3: 0.05})
 

@@ -40,9 +40,9 @@ from fast.trace import (
     Waited,
 )
 from preset_bodies import batches, loss_of, make_model, make_optimizer, simulation
-from table import CALLS
+from table import DIFFERENT
 
-every_call = pytest.mark.parametrize("call", CALLS)
+every_call = pytest.mark.parametrize("call", DIFFERENT)
 SLOW = Network(1e6, 2e-3)
 UNEQUAL = Compute(0.02, Straggler(3.0, share=0.3), workers_s={1: 0.013, 3: 0.05})
 

@@ -12,7 +12,7 @@ from fast.loop.serving import serve
 from flood_bodies import flood
 from preset_bodies import OPTIMUM, own_weights, simulation, train
 from running import from_text
-from table import CALLS
+from table import DIFFERENT
 
 STEPS = [20, 45, 30]
 
@@ -21,7 +21,7 @@ def run(call, steps):
     return run_threads(len(steps), lambda id: train(call, list(steps), len(set(steps)) == 1), serve)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", DIFFERENT)
 def test_every_preset_trains_on_threads_as_on_processes(call):
     results = run(call, STEPS)
     assert [result["steps"] for result in results] == STEPS
