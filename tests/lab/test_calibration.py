@@ -241,7 +241,7 @@ def test_a_paces_rest_and_a_stragglers_extra_time_are_slept(
 ) -> None:
     """Steps of 2, 2 and 30 ms; four times slower in some of them."""
     slowness = None if slow_steps is None else (lambda step: 4.0 if step in slow_steps else 1.0)
-    pace, ends = Pace(pace_s, slowness), []
+    pace, ends = Pace(pace_s, slowness, clock.sleep), []
     for computing_ms in (2, 2, 30):
         pace.begin()
         clock.now_ns += computing_ms * 1_000_000
