@@ -14,6 +14,7 @@ from fast.core.buckets import BUCKET_LIMIT, ended_too_early
 from fast.core.seeds import gradient_seed
 from fast.core.turns import foreign_request
 from fast.errors import UsageError
+from fast.parts.kernels.amending import prepare
 from fast.runtime.journal import Done, Journal
 from fast.runtime.rendezvous import Hello, await_phase, meet, pack, read, unpacked_like
 from fast.runtime.world import Backward, RealWorld
@@ -82,6 +83,8 @@ class WorkerRuntime:
         """Meet the others, take over worker 0's values, and be ready for the first step."""
         if self.world.journal is not None:
             self.world.journal.joined(self.strategy)
+        if self.strategy.one_host:
+            prepare(self.replica.weights.dtype)
         rest = self.replica.rest()
         hello = Hello(
             strategy=repr(self.strategy),

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from fast.parts.kernels.choosing import kernel
 
+SWAPPED = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""What a processor compares and swaps."""
+
 
 @kernel
 def amend(memory: Tensor, before: Tensor, after: Tensor) -> None:
@@ -34,3 +37,12 @@ def amended(now: Tensor, before: Tensor, after: Tensor) -> Tensor:
 def amend_atomically(memory: Tensor, before: Tensor, after: Tensor) -> None:
     """The same, and no change of anybody is lost. On a device that isn't shared nobody can disturb."""
     amend.reference(memory, before, after)
+
+
+def prepare(dtype: torch.dtype) -> None:
+    """Load the compiled loops, which takes a second, before somebody's step has to wait for it."""
+    for kind in (dtype, torch.int64):
+        nothing = torch.zeros(0, dtype=kind)
+        amend(nothing, nothing, nothing)
+        if kind in SWAPPED:
+            amend_atomically(nothing, nothing, nothing)

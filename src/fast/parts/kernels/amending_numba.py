@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -16,8 +15,6 @@ from fast.parts.kernels import amending
 from fast.parts.kernels.compiling import compiled
 
 Numbers = NDArray[Any]
-_SWAPPED = (torch.float32, torch.float64, torch.int32, torch.int64)
-"""What the processor compares and swaps, and numba knows."""
 
 
 def _make_swap(typing: Any, array: Any, place: Any, expected: Any, new: Any) -> Any:
@@ -44,14 +41,14 @@ _swap: Any = intrinsic(_make_swap)
 
 
 def amend(memory: Tensor, before: Tensor, after: Tensor) -> None:
-    if memory.dtype in _SWAPPED:
+    if memory.dtype in amending.SWAPPED:
         _amend(memory.numpy(), before.numpy(), after.numpy())
     else:
         amending.amend.reference(memory, before, after)
 
 
 def amend_atomically(memory: Tensor, before: Tensor, after: Tensor) -> None:
-    if memory.dtype not in _SWAPPED:
+    if memory.dtype not in amending.SWAPPED:
         raise UsageError(
             f"weights of {memory.dtype} can't be changed atomically: processors compare and swap 32 or 64 bits. "
             "Train in float32, or leave atomic=True out."
