@@ -56,6 +56,13 @@ def test_the_catalogue_has_every_preset_under_its_own_name() -> None:
     assert find("torus") is torus
 
 
+def test_the_catalogue_goes_along_the_taxonomy() -> None:
+    places = [preset.place for preset in catalogue().values()]
+    assert [place.optimization for place in places] == sorted(place.optimization for place in places)
+    central = [place.scheduling.split()[0].strip(",") for place in places if place.optimization == "central"]
+    assert list(dict.fromkeys(central)) == ["synchronous", "bounded", "unbounded"]
+
+
 def test_two_strategies_of_one_preset_are_two_objects() -> None:
     assert allreduce() is not allreduce()
 
@@ -72,7 +79,9 @@ def test_a_row_of_the_taxonomy_is_complete(preset: Preset) -> None:
 def test_wrong_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="Did you mean allreduce"):
         find("allreduc")
-    with pytest.raises(UsageError, match=r"Known: .*allreduce, local_sgd"):
+    with pytest.raises(
+        UsageError, match=r"Known: allreduce, .*, ssp, .*, downpour, .*, local_sgd, .*, torus\."
+    ):
         find("zzzzzz")
 
 

@@ -74,10 +74,10 @@ def catalogue() -> dict[str, Preset]:
     return {preset.name: preset for preset in sorted(found, key=_along_the_taxonomy)}
 
 
-def _along_the_taxonomy(preset: Preset) -> tuple[str, int]:
+def _along_the_taxonomy(preset: Preset) -> tuple[str, int, str]:
     place = preset.place
     late = next(n for n, word in enumerate((*_SCHEDULING, "")) if place.scheduling.startswith(word))
-    return place.optimization, late
+    return place.optimization, late, place.scheduling
 
 
 def find(name: str) -> Preset:
