@@ -72,7 +72,7 @@ def test_examples_are_short_and_parse_no_flags(path: Path) -> None:
 def test_plainly(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As `python examples/name.py` does, in a context without a seat."""
     path = str(EXAMPLES / f"{name}.py")
-    contextvars.copy_context().run(runpy.run_path, path, run_name="__main__")
+    contextvars.Context().run(runpy.run_path, path, run_name="__main__")
     (accuracy,) = accuracies(capsys.readouterr().out.splitlines())
     assert accuracy > 0.85
 
