@@ -134,3 +134,9 @@ def test_a_crowd_and_a_sleep_push_the_same_out_of_the_caches():
     assert crowded.cold == ((0.005, 0.0), (0.010, 0.002)) and crowded.warm_s == 0.010
     assert crowded.apply_s == pytest.approx(1.25e-3)
     assert [extra for _, extra in work.slowed(2.0).cold] == [0.0, 0.0]
+
+
+def test_a_mean_is_no_sleep():
+    """Values move for 5 ms, after which 5 ms of sleep would cost 3 ms more: all members came at once, none does."""
+    work = Work(apply_s=1e-3, means=((2, 1, 5e-3), (2, 10_000, 5e-3)), cold=((5e-3, 3e-3),), warm_s=1e-3)
+    assert turns(presets.allreduce(), work) == [6_000_000] * 6
