@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 class Me(Shards, Together):
     """One participant. Worlds make it; a strategy's programs are called with it."""
 
-    is_server = False
-
     def __init__(self, world: World, replica: Replica, strategy: Strategy) -> None:
         self.world = world
         self.replica = replica
@@ -277,7 +275,7 @@ class Me(Shards, Together):
         for version, group in groups.items():
             yield letter if version == letter.version else replace(letter, version=version), tuple(group)
 
-    def _hand_over(self, letter: Letter, targets: tuple[int, ...], tag: str) -> None:
+    def _hand_over(self, letter: Letter, targets: tuple[int, ...], tag: str, *, asks: bool = False) -> None:
         if not self.world.observed:
             self.world.send(targets, letter)
             return
@@ -285,7 +283,8 @@ class Me(Shards, Together):
         self.world.send(targets, letter)
         now = self.world.now()
         nbytes = len(targets) * (HEADER_BYTES + letter.tensor.numel() * letter.tensor.element_size())
-        self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, now - began_ns, letter.whole))
+        took_ns = now - began_ns
+        self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, took_ns, letter.whole, asks))
 
     def request(self, to: int | Iterable[int], tag: str, **note: Any) -> None:
         """Ask for something, with a letter that carries no update (its weight is 0). It keeps its place
@@ -294,13 +293,8 @@ class Me(Shards, Together):
         self.check_known(targets)
         letter = self._letter(self.weights.new_empty(0), tag, note)
         letter.weight, letter.present = 0.0, None if letter.present is None else 0
-        began_ns = self.world.now()
         for one, group in self._by_version(letter, targets) if self._several else [(letter, targets)]:
-            self.world.send(group, one)
-        if self.world.observed and targets:
-            now, nbytes = self.world.now(), len(targets) * HEADER_BYTES
-            took_ns = now - began_ns
-            self.world.emit(Sent(self.id, now, targets, tag, nbytes, self.steps, took_ns, asks=True))
+            self._hand_over(one, group, tag, asks=True)
 
     def _letter(
         self,

@@ -53,10 +53,7 @@ class Shards(ABC):
     strategy: Strategy
     view: View
     versions: dict[int, int]
-
-    @property
-    @abstractmethod
-    def is_server(self) -> bool: ...
+    is_server: bool
 
     @abstractmethod
     def send(
