@@ -17,7 +17,7 @@ from fast.lab import load_task
 from fast.lab.fuzzing import command_of
 from fast.sim.faults import parse_scenario
 from fast.sim.fuzzing import Case, Machines
-from fast.strategies import gossip
+from fast.strategies.presets import gossip
 
 BROKEN = Path(__file__).resolve().parent.parent / "sim" / "broken.py"
 

@@ -18,7 +18,7 @@ from fast.engine.threads import run_threads
 from fast.loop.serving import serve
 from fast.loop.session import close_sessions
 from fast.sim import Compute, Network, Simulation, SimWorker
-from fast.strategies import allreduce
+from fast.strategies.presets import allreduce
 from fast.view import Layout
 from running import as_text, parameters_of
 

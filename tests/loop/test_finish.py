@@ -15,7 +15,7 @@ import fast
 from fast.engine import Seat, seated
 from fast.errors import UsageError
 from fast.loop.session import Session
-from fast.strategies import allreduce, project_adam
+from fast.strategies.presets import allreduce, project_adam
 from fast.transport import MemoryHub, MemoryTransport
 from running import Runner
 

@@ -10,7 +10,7 @@ import torch
 
 from fast.engine.threads import run_threads
 from fast.loop.serving import serve
-from fast.strategies import allreduce
+from fast.strategies.presets import allreduce
 from fast.wire import HEADER_BYTES
 from running import Runner, from_text
 from slice_bodies import LockStep, call, flat, replicas_of, simulation_of, train

@@ -9,7 +9,7 @@ import fast
 from fast.adapters import TorchReplica
 from fast.errors import UsageError
 from fast.sim import Compute, Network, Simulation, SimWorker
-from fast.strategies import torus
+from fast.strategies.presets import torus
 from preset_bodies import OPTIMUM, batches, loss_of, make_model, make_optimizer, own_weights, simulation
 from running import as_text, from_text, parameters_of, plainly
 

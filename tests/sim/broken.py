@@ -17,8 +17,8 @@ from fast.strategies.central.bounded import Books, StaleSynchronous
 from fast.strategies.central.cached import CachedReads
 from fast.strategies.central.clocks import Clocks
 from fast.strategies.central.valued import Readers, ValueBounded
-from fast.strategies.gossip import PushGossip
-from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
+from fast.strategies.decentral.gossip import PushGossip
+from fast.strategies.decentral.neighbours import MixNeighbours, NeighbourGradients
 
 
 class ForgetsToHalve(PushGossip):

@@ -8,7 +8,7 @@ to about 1e-12 or bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -60,6 +60,15 @@ class PlainReplica:
         size = self._whole.segments[0].size
         cuts = self._whole.shards(count, whole_parameters=False)
         return [slice(min(cut.start, size), min(cut.stop, size)) for cut in cuts]
+
+    def moments(self) -> dict[str, Tensor]:
+        return {"momentum_buffer": self.velocity.clone()} if self.momentum else {}
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        self.velocity = moments["momentum_buffer"].clone()
+
+    def forget_moments(self) -> None:
+        self.velocity = torch.zeros_like(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights, "velocity": self.velocity}

@@ -9,7 +9,7 @@ import torch
 from fast.core.letter import GRADIENT
 from fast.parts import Full, Torus, sum_
 from fast.sim import NETWORKS, Compute, parse_straggler
-from fast.strategies import gossip, ssp, torus
+from fast.strategies.presets import gossip, ssp, torus
 from fast.trace import Included, Sent, Stepped, Waited
 
 from .problem import INSTANT, LeastSquares, RandomCompute, close, equal, random_network, weights

@@ -22,8 +22,8 @@ from fast.core import Strategy
 from fast.core.seeds import stream_seed
 from fast.parts import sum_
 from fast.sim import NETWORKS, Compute, Network, Simulation
-from fast.strategies import allreduce, downpour, essp, mxnet, parameter_server, petuum, ssp, vap
 from fast.strategies.central.cached import CachedReads
+from fast.strategies.presets import allreduce, downpour, essp, mxnet, parameter_server, petuum, ssp, vap
 from fast.trace import Included, Received, Record, Sent, Stepped
 
 from .problem import (

@@ -12,8 +12,8 @@ from fast.core.seeds import stream_seed
 from fast.sim.checkers import Checkers, Lead, ReachKept, ReadsComplete
 from fast.sim.faults import parse_scenario
 from fast.sim.fuzzing import Case, Machines
-from fast.strategies import essp, ssp, vap
 from fast.strategies.central.cached import CachedReads
+from fast.strategies.presets import essp, ssp, vap
 
 from .bench import simulation_of
 

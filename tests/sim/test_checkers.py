@@ -32,7 +32,7 @@ from fast.sim.checkers import (
 from fast.sim.checkers.letters import LOOK_EVERY
 from fast.sim.faults import parse_scenario
 from fast.sim.fuzzing import Case, Machines
-from fast.strategies import allreduce, dpsgd, essp, gossip, local_sgd, ssp, torus, vap
+from fast.strategies.presets import allreduce, dpsgd, essp, gossip, local_sgd, ssp, torus, vap
 from fast.trace import (
     Applied,
     Computed,

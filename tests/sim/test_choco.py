@@ -8,7 +8,7 @@ from fast.core.seeds import stream_seed
 from fast.errors import UsageError
 from fast.parts import Ring, Torus
 from fast.parts.topology import Exponential
-from fast.strategies import choco
+from fast.strategies.presets import choco
 from fast.testing.topology import mixing_matrix
 
 from .problem import LeastSquares, RandomCompute, random_network, weights

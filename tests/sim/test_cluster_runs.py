@@ -8,7 +8,7 @@ import torch
 from fast.core import OTHER, Strategy, Tag
 from fast.sim import Cluster, Compute, Network
 from fast.sim.cluster import Hosts, Work
-from fast.strategies import allreduce
+from fast.strategies.presets import allreduce
 
 from .problem import DIM, LeastSquares
 

@@ -16,7 +16,7 @@ from fast.sim.faults.deeds import Flip, Noise, NotANumber, Scale
 from fast.sim.faults.hostile import Liar
 from fast.sim.faults.letters import DETOUR_NS
 from fast.sim.interference import UNHARMED
-from fast.strategies import allreduce, dpsgd, gossip, local_sgd, ssp, torus
+from fast.strategies.presets import allreduce, dpsgd, gossip, local_sgd, ssp, torus
 from fast.trace import Dropped, Stepped
 
 from .problem import LeastSquares, close, equal, weights

@@ -15,7 +15,7 @@ from fast.corrections import delay_compensation, explicit_momentum
 from fast.errors import UsageError
 from fast.sim import Compute, Network, Simulation, SimWorker, TraceHash, parse_straggler
 from fast.sim.cluster import Cluster, Work
-from fast.strategies import agn, dc_asgd, distbelief, downpour, ssp
+from fast.strategies.presets import agn, dc_asgd, distbelief, downpour, ssp
 from fast.trace import Applied, Dropped, Included, Received, Sent, Stepped, Waited
 
 from .problem import INSTANT, LeastSquares, RandomCompute, RoundRobin, close, equal, random_network, weights

@@ -10,7 +10,7 @@ from fast.core import Strategy
 from fast.sim.faults import Director, Scenario, parse_scenario, random_scenario
 from fast.sim.faults.checking import story
 from fast.sim.faults.deeds import Datagrams, Deed, Freezes, Lies, Mishap, Mishaps, Moves
-from fast.strategies import allreduce, gossip, local_sgd, ssp, torus
+from fast.strategies.presets import allreduce, gossip, local_sgd, ssp, torus
 
 from .problem import LeastSquares
 

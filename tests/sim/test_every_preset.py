@@ -8,12 +8,12 @@ import torch
 from fast.codecs import error_feedback, int8, one_bit_sgd, top_k
 from fast.errors import FastError, UsageError
 from fast.sim import NETWORKS, Compute, Network, TraceHash, parse_straggler
-from fast.strategies import (
+from fast.strategies import catalogue
+from fast.strategies.presets import (
     agn,
     allreduce,
     bigdl,
     caffeonspark,
-    catalogue,
     choco,
     dc_asgd,
     distbelief,

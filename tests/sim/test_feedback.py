@@ -5,7 +5,7 @@ import torch
 
 from fast.codecs import dgc, error_feedback, power_sgd, top_k
 from fast.sim import Compute, Network, Simulation, SimWorker
-from fast.strategies import allreduce, torus
+from fast.strategies.presets import allreduce, torus
 
 from .problem import PlainReplica
 

@@ -24,8 +24,9 @@ from fast.sim.fuzzing import (
     shrunk,
     simpler_cases,
 )
-from fast.strategies import allreduce, catalogue, choco, dpsgd, gossip, local_sgd, sfb, ssp, torus
+from fast.strategies import catalogue
 from fast.strategies.expression import parse_strategy
+from fast.strategies.presets import allreduce, choco, dpsgd, gossip, local_sgd, sfb, ssp, torus
 from table import CALLS
 
 from .bench import trial_of

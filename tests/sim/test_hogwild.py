@@ -11,7 +11,7 @@ from fast.errors import UsageError
 from fast.sim import NETWORKS, Compute, Network, Simulation, SimWorker
 from fast.sim.checkers import Checkers
 from fast.sim.cluster import Hosts
-from fast.strategies import hogwild
+from fast.strategies.presets import hogwild
 from fast.trace import Included, Sent
 
 from .problem import LeastSquares, PlainReplica, RandomCompute, close, equal, random_network, weights

@@ -10,8 +10,8 @@ from fast.rules import krum, mean, median, multi_krum, norm_clip, trimmed_mean
 from fast.sim import Compute, parse_straggler
 from fast.sim.checkers import Checkers
 from fast.sim.faults import Director, parse_scenario
-from fast.strategies import allreduce, ssp, torus
 from fast.strategies.expression import parse_strategy
+from fast.strategies.presets import allreduce, ssp, torus
 from fast.topologies import Full, Ring, Star
 from fast.trace import Applied, Dropped
 

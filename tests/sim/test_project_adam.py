@@ -11,8 +11,8 @@ from fast.core import Letter
 from fast.errors import WireError
 from fast.sim import Compute, Simulation, SimWorker
 from fast.sim.checkers import Checkers
-from fast.strategies import project_adam, ssp
 from fast.strategies.central.adam import _rebuilt
+from fast.strategies.presets import project_adam, ssp
 from fast.trace import Included, Sent
 
 from .problem import INSTANT, RandomCompute, random_network

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fast.errors import UsageError
 from fast.sim import Compute, Network, Straggler
 from fast.sim.checkers import Checkers
-from fast.strategies import allreduce, proxies, ssp
+from fast.strategies.presets import allreduce, proxies, ssp
 from fast.trace import Included, Sent
 
 from .problem import LeastSquares, RandomCompute, close, equal, random_network, weights

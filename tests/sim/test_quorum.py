@@ -12,8 +12,8 @@ import torch
 from fast.codecs import fp16
 from fast.errors import UsageError
 from fast.sim import Compute, Network, TraceHash, parse_straggler
-from fast.strategies import allreduce, ssp, tensorflow
 from fast.strategies.central.quorum import LATE
+from fast.strategies.presets import allreduce, ssp, tensorflow
 from fast.trace import Applied, Dropped, Included, Received, Sent, Stepped
 
 from .problem import LeastSquares, RandomCompute, close, equal, random_network, weights

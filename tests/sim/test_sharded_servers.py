@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fast.errors import UsageError
 from fast.sim import NETWORKS, Compute, Network
-from fast.strategies import ssp
+from fast.strategies.presets import ssp
 from fast.trace import Included, Sent
 from running import Runner
 from shard_bodies import OPTIMIZERS, own_weights, simulation

@@ -17,7 +17,7 @@ from fast.sim import NETWORKS, Compute, Network, Simulation, SimWorker
 from fast.sim.checkers import Checkers
 from fast.sim.cluster.hosts import Hosts
 from fast.sim.faults import Director, parse_scenario
-from fast.strategies import allreduce
+from fast.strategies.presets import allreduce
 from fast.trace import Applied, Included, Received, Record, Sent
 from fast.wire import HEADER_BYTES
 from slice_bodies import (

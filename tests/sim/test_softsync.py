@@ -12,7 +12,7 @@ from fast.adapters import ServerReplica, TorchReplica
 from fast.corrections import by_staleness
 from fast.errors import UsageError
 from fast.sim import Compute, Network, Simulation, SimWorker, TraceHash, parse_straggler
-from fast.strategies import downpour, staleness_aware
+from fast.strategies.presets import downpour, staleness_aware
 from fast.trace import Applied, Dropped, Included
 
 from .problem import INSTANT, LeastSquares, RandomCompute, RoundRobin, close, equal, random_network, weights

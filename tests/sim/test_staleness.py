@@ -17,7 +17,7 @@ from fast.corrections import (
     total_momentum,
 )
 from fast.sim import Compute, TraceHash, parse_straggler
-from fast.strategies import agn, dc_asgd, downpour, ssp, staleness_aware
+from fast.strategies.presets import agn, dc_asgd, downpour, ssp, staleness_aware
 from fast.trace import Applied, Included, Received, Sent
 
 from .problem import ROWS, LeastSquares, RandomCompute, RoundRobin, close, equal, random_network, weights

@@ -5,7 +5,7 @@ import torch
 
 from fast.parts import Channels, Full, Ring, Torus
 from fast.sim import NETWORKS, Compute, parse_straggler
-from fast.strategies import allreduce, dpsgd, local_sgd, ssp
+from fast.strategies.presets import allreduce, dpsgd, local_sgd, ssp
 from fast.trace import Dropped, Included, Sent
 
 from .problem import LeastSquares, RandomCompute, close, equal, random_network, weights

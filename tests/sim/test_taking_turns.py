@@ -8,7 +8,7 @@ from fast.errors import UsageError
 from fast.parts import Channels
 from fast.parts.topology import Rotating
 from fast.sim import Compute, Network
-from fast.strategies import dpsgd
+from fast.strategies.presets import dpsgd
 
 from .problem import LeastSquares
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fast.sim import TraceHash
 from fast.sim.checkers import Checkers
-from fast.strategies import allreduce, firecaffe
 from fast.strategies.central.tree import children
+from fast.strategies.presets import allreduce, firecaffe
 from fast.trace import Received, Sent
 
 from .problem import LeastSquares, RandomCompute, close, equal, random_network, weights

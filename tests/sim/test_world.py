@@ -11,7 +11,7 @@ from fast.core.seeds import gradient_seed
 from fast.errors import Deadlock, FastError, PeerLost, UsageError
 from fast.parts import Torus
 from fast.sim import Compute, Network, Simulation
-from fast.strategies import allreduce, ssp, torus
+from fast.strategies.presets import allreduce, ssp, torus
 from fast.trace import Included, Waited
 
 from .problem import LeastSquares, equal

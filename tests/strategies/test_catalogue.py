@@ -10,13 +10,13 @@ from fast.core import Me, Strategy
 from fast.errors import PeerLost, UsageError
 from fast.parts import Full, Torus, sum_
 from fast.parts.staleness import by_staleness
-from fast.strategies import (
-    Preset,
+from fast.strategies import Preset, catalogue, find
+from fast.strategies.catalogue import canonical_call
+from fast.strategies.expression import parse_strategy
+from fast.strategies.presets import (
     allreduce,
-    catalogue,
     dpsgd,
     essp,
-    find,
     gossip,
     local_sgd,
     mxnet,
@@ -27,8 +27,6 @@ from fast.strategies import (
     torus,
     vap,
 )
-from fast.strategies.catalogue import canonical_call
-from fast.strategies.expression import parse_strategy
 from fast.testing import check_strategy
 
 

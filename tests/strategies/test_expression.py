@@ -13,8 +13,8 @@ from fast.errors import UsageError
 from fast.parts import Channels, Full, Ring, Torus, mean, sum_
 from fast.strategies import catalogue
 from fast.strategies.central.bounded import StaleSynchronous
+from fast.strategies.decentral.neighbours import MixNeighbours, NeighbourGradients
 from fast.strategies.expression import parse_strategies, parse_strategy
-from fast.strategies.neighbours import MixNeighbours, NeighbourGradients
 
 ALLREDUCE = "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None, rule=mean)"
 NO_CODEC = "codec=None, bucket_mb=None"

@@ -15,8 +15,8 @@ from fast.core import Strategy
 from fast.core.seeds import stream_seed
 from fast.parts.factors import places
 from fast.sim import Compute, Network, Simulation, SimWorker, TraceHash
-from fast.strategies import allreduce
 from fast.strategies.factors import FactorBroadcast
+from fast.strategies.presets import allreduce
 from fast.testing import check_strategy
 from fast.trace import Included, Record, Reduced, Sent
 from running import Runner, as_text, parameters_of

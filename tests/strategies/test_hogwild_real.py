@@ -5,7 +5,7 @@ import torch
 
 from fast.errors import UsageError
 from fast.runtime.journal import check_recordable
-from fast.strategies import hogwild
+from fast.strategies.presets import hogwild
 from hogwild_bodies import target
 from running import Runner, from_text
 

@@ -17,6 +17,7 @@ from typing import Any, final
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fast.adapters.moments import Place, forget_moments, moments_of, set_moments
 from fast.adapters.optimizer_spec import ELEMENT_WISE, KNOWN, build
 from fast.adapters.stepping import at_rates, cloned, rates_of
 from fast.view import Layout
@@ -175,6 +176,21 @@ class RowOptimizer:
                     self.optimizer.state[parameter] = {
                         key: _part(value, run, piece) for key, value in state.items()
                     }
+
+    def moments(self) -> dict[str, Tensor]:
+        return moments_of(self.optimizer, self._memory(), self._weights)
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        set_moments(self.optimizer, self._memory(), moments)
+
+    def forget_moments(self) -> None:
+        if self._made is not None:
+            forget_moments(self._made)
+
+    def _memory(self) -> list[Place]:
+        return [
+            (parameter, piece.of) for parameter, piece in zip(self._parameters, self._pieces, strict=True)
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         kept = None if self._made is None else cloned(self._made.state_dict())

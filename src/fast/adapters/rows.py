@@ -7,7 +7,7 @@ They round differently than one by one, in the last digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -198,6 +198,15 @@ class RowReplica:
 
     def shards(self, count: int) -> list[slice]:
         return shards_of(self._rows.recipe.spec, self.layout, count)
+
+    def moments(self) -> dict[str, Tensor]:
+        return self._optimizer.moments()
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        self._optimizer.set_moments(moments)
+
+    def forget_moments(self) -> None:
+        self._optimizer.forget_moments()
 
     def state_dict(self) -> dict[str, Any]:
         return {

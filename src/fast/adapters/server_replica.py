@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fast.adapters.flat import Views
+from fast.adapters.moments import forget_moments, moments_of, places_in, set_moments
 from fast.adapters.optimizer_spec import build, shards_of
 from fast.adapters.stepping import cloned, only_reads, rates_of, set_rates, step_with
 from fast.errors import UsageError
@@ -57,6 +58,15 @@ class ServerReplica:
     def shards(self, count: int) -> list[slice]:
         """Of the whole model, of which this may be one."""
         return shards_of(self._spec, self._whole, count)
+
+    def moments(self) -> dict[str, Tensor]:
+        return moments_of(self.optimizer, places_in(self.layout, self._parameters), self.weights)
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        set_moments(self.optimizer, places_in(self.layout, self._parameters), moments)
+
+    def forget_moments(self) -> None:
+        forget_moments(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights.clone(), "optimizer": cloned(self.optimizer.state_dict())}

@@ -164,6 +164,15 @@ class SizesReplica:
     def shards(self, count: int) -> list[slice]:
         return self._whole.shards(count, whole_parameters=self._whole_parameters)
 
+    def moments(self) -> dict[str, Tensor]:
+        raise no_values("me.moments()")
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        raise no_values("me.set_moments(...)")
+
+    def forget_moments(self) -> None:
+        """There are none."""
+
     def state_dict(self) -> dict[str, Any]:
         return {"rates": list(self.rates)}
 

@@ -9,7 +9,7 @@ create_graph and torch.compile work as always, because nothing of theirs is touc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -20,6 +20,7 @@ from fast.adapters.bucket_tap import BucketTap
 from fast.adapters.factor_tap import FactorTap
 from fast.adapters.flat import Allocate, Views, flat_tensor
 from fast.adapters.holding import Aliased, Holding, Mirrored
+from fast.adapters.moments import forget_moments, moments_of, places_in, set_moments
 from fast.adapters.optimizer_spec import describe, shards_of
 from fast.adapters.parameters import Census, choose, others, plain_name, widest
 from fast.adapters.stepping import at_rates, check_optimizer, cloned, only_reads, rates_of, step_with
@@ -232,6 +233,17 @@ class TorchReplica:
     @property
     def rates(self) -> list[float]:
         return rates_of(self.optimizer)
+
+    # What the optimizer remembers
+
+    def moments(self) -> dict[str, Tensor]:
+        return moments_of(self.optimizer, places_in(self.layout, self._parameters), self.weights)
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        set_moments(self.optimizer, places_in(self.layout, self._parameters), moments)
+
+    def forget_moments(self) -> None:
+        forget_moments(self.optimizer)
 
     # What is watched
 

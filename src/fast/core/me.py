@@ -203,6 +203,21 @@ class Me(Shards, Together):
             present = union(present, letter.present)
         return present
 
+    # What my optimizer remembers
+
+    def moments(self) -> dict[str, Tensor]:
+        """What the optimizer remembers of earlier gradients (momentum, Adam's moments), by its own names: a flat
+        copy of each. All workers have the same names; one that had no gradient yet has zeros."""
+        return self.replica.moments()
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Let the optimizer go on with these."""
+        self.replica.set_moments(moments)
+
+    def forget_moments(self) -> None:
+        """Let the optimizer go on as if it had never taken a step; the weights stay."""
+        self.replica.forget_moments()
+
     # Randomness
 
     def random(self) -> float:
@@ -419,6 +434,7 @@ class Me(Shards, Together):
             if letter.tensor.device != self._device:
                 letter.tensor = letter.tensor.to(self._device)
             if letter.tag in self._of_gradients:
+                letter.age = sum(self._late(letter)) / max(1, letter.count)
                 self._unused.append(letter)
             elif letter.sender in self.world.start_view.owners:
                 self.version = self.versions[letter.sender] = letter.version
@@ -447,9 +463,14 @@ class Me(Shards, Together):
         for letter in letters:
             if letter.weight == 0:
                 continue
-            for step in letter.steps:
-                late = self.version - letter.version if self.is_server else max(0, self.steps - step)
+            for step, late in zip(letter.steps, self._late(letter), strict=True):
                 self.world.emit(Included(self.id, now, letter.sender, letter.tag, late, step))
+
+    def _late(self, letter: Letter) -> list[int]:
+        """How late each update inside is."""
+        if self.is_server:
+            return [self.version - letter.version] * letter.count
+        return [max(0, self.steps - step) for step in letter.steps]
 
     # Turns, called by core.turns
 

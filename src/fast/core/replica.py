@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -39,6 +39,15 @@ class Replica(Protocol):
     def shards(self, count: int) -> list[slice]:
         """The flat tensor of the whole model in so many slices, balanced by bytes, that servers may each
         own one of: cut at multiples of 64 bytes, or between parameters where the optimizer looks at shapes."""
+
+    def moments(self) -> dict[str, Tensor]:
+        """What the optimizer remembers of earlier gradients, by its own names: a flat copy of each."""
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Let the optimizer go on with these."""
+
+    def forget_moments(self) -> None:
+        """Let the optimizer go on as if it had never taken a step."""
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, buffers and the optimizer's state, to be given back to `load_state_dict`."""

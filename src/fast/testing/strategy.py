@@ -7,7 +7,7 @@ however late it arrives, a strategy that works brings the mean of the replicas t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -40,7 +40,7 @@ def check_strategy(
     (state belongs into `me.state`); workers whose data end early leave, and the others finish.
     Alone, a strategy that says `identity_alone` gives exactly the bits of plain SGD.
 
-    >>> from fast.strategies import allreduce
+    >>> from fast.strategies.presets import allreduce
     >>> check_strategy(allreduce, workers=[2], steps=100)
     """
     for size in workers:
@@ -88,6 +88,15 @@ class LeastSquares:
 
     def shards(self, count: int) -> list[slice]:
         return _LAYOUT.shards(count, whole_parameters=False)
+
+    def moments(self) -> dict[str, Tensor]:
+        return {}
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Plain SGD remembers nothing."""
+
+    def forget_moments(self) -> None:
+        """Plain SGD remembers nothing."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights.clone()}

@@ -13,7 +13,7 @@ from fast.strategies.presets.asynchronous import (
     staleness_aware,
     tensorflow,
 )
-from fast.strategies.presets.averaging import allreduce, local_sgd, pytorch, sfb
+from fast.strategies.presets.averaging import allreduce, pytorch, sfb
 from fast.strategies.presets.central import (
     bigdl,
     caffeonspark,
@@ -24,7 +24,9 @@ from fast.strategies.presets.central import (
     ssp,
     vap,
 )
-from fast.strategies.presets.decentral import choco, dpsgd, gossip, torus
+from fast.strategies.presets.gossip import gossip
+from fast.strategies.presets.local import local_sgd
+from fast.strategies.presets.neighbours import choco, dpsgd, torus
 from fast.strategies.presets.systems import firecaffe, hogwild, project_adam, proxies
 
 __all__ = [

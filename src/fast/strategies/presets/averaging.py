@@ -1,4 +1,4 @@
-"""Presets that average among all workers."""
+"""Presets that average gradients among all workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fast.core.rounds import How
 from fast.errors import UsageError
 from fast.parts import Rule, mean
 from fast.parts.codecs.calls import Codec
-from fast.strategies.averaging import AllReduce, GatherAndMerge, LocalSteps
+from fast.strategies.averaging import AllReduce, GatherAndMerge
 from fast.strategies.catalogue import preset
 from fast.strategies.factors import FactorBroadcast
 from fast.strategies.presets.arguments import bucket_bytes, check_is_rule
@@ -84,33 +84,6 @@ def pytorch(bucket_mb: float | None = 25, codec: Codec | None = None) -> Strateg
     pytorch(bucket_mb=25, codec=None)
     """
     return AllReduce(codec=codec, bucket_bytes=bucket_bytes(bucket_mb))
-
-
-@preset(
-    system="SparkNet, local SGD",
-    parallelism="data",
-    optimization="decentral",
-    scheduling="synchronous",
-    exchange="weights, every tau steps",
-    topology="all-reduce",
-    reference="Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019",
-)
-def local_sgd(tau: int = 10) -> Strategy:
-    """Local steps, and the mean of the weights every tau steps.
-
-    w_i <- optimizer(w_i, g_i);  every tau steps  w_i <- mean_j w_j
-
-    The optimizer's own state (momentum, moments) stays local. Sends 8 d (P - 1) / (P tau) bytes.
-    Staleness 0. With tau = 1 and plain SGD it is `allreduce`.
-
-    >>> local_sgd(tau=4)
-    local_sgd(tau=4)
-    """
-    if not isinstance(tau, int) or isinstance(tau, bool) or tau < 1:
-        raise UsageError(
-            f"local_sgd(tau={tau!r}): tau counts steps between exchanges, a whole number from 1 on"
-        )
-    return LocalSteps(tau=tau)
 
 
 @preset(
