@@ -47,7 +47,8 @@ class Events:
             alike.append(action)
 
     def withdraw(self, time_ns: int, action: Action) -> None:
-        """Let this not happen after all. What is asked for at the time under way still happens."""
+        """Let this not happen after all. What is asked for at the time under way still happens, and so does what
+        was asked for in the background."""
         alike = self._lists.get(time_ns)
         if alike is None or action not in alike:
             return
