@@ -3,15 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fast.core.world import Labour
 from fast.errors import UsageError
 from fast.sim import Cluster, Compute, Network
-from fast.sim.cluster import Cores, Hosts, Work
-
-ONE_HOST = Network(1.0, 0.0, hosts=Hosts(None))
+from fast.sim.cluster import Hosts, Work
 
 
 def test_nothing_takes_time_unless_told():
@@ -56,32 +52,6 @@ def test_crowded_hosts_are_slower():
     cluster = Cluster(Compute(0.01), on_two, work)
     assert cluster.placed(8).compute.duration_ns(0, 8, 0, 0) == 12_000_000
     assert cluster.placed(2).compute.duration_ns(0, 2, 0, 0) == 10_000_000
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100), st.integers(0, 50)), max_size=25),
-    st.integers(1, 3),
-)
-def test_cores_serve_who_comes_first(jobs, cores):
-    """Against a plain loop: two workers to a host, each job on the core that is free first."""
-    model, now = Cores(Work(cores=cores), Network(1.0, 0.0, hosts=Hosts(2))), 0
-    free = {host: [0] * cores for host in range(2)}
-    for who, work_ns, pause_ns in jobs:
-        now += pause_ns
-        own = free[who // 2]
-        first = own.index(min(own))
-        expected = now
-        if work_ns:
-            expected = own[first] = max(now, own[first]) + work_ns
-        assert model.run(who, work_ns, now) == expected
-
-
-def test_without_a_number_of_cores_nobody_waits():
-    cores = Cores(Work(), ONE_HOST)
-    assert [cores.run(who, 100, 5) for who in range(3)] == [105, 105, 105]
-    one = Cores(Work(cores=1), ONE_HOST)
-    assert [one.run(who, 100, 5) for who in range(3)] == [105, 205, 305]
-    assert one.run(0, 0, 6) == 6  # nothing to do, nothing to wait for
 
 
 @pytest.mark.parametrize(

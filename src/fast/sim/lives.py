@@ -11,7 +11,8 @@ from fast.core.buckets import ended_too_early
 from fast.core.world import Labour
 from fast.errors import FastError
 from fast.sim.arithmetic import counted
-from fast.sim.cluster import Compute, Cores
+from fast.sim.cluster import Compute
+from fast.sim.cores import Cores
 from fast.sim.events import Action
 from fast.sim.participant import Participant, SimWorker
 
@@ -117,8 +118,7 @@ class Lives:
         who, workers, seed = me.id, len(simulation.workers), simulation.seed
         if self._cores is None or not isinstance(compute, Compute):
             return compute.duration_ns(who, workers, me.steps, seed)
-        now_ns = simulation.now_ns
-        computed_ns = self._cores.run(who, compute.computing_ns(who, me.steps, seed), now_ns) - now_ns
+        computed_ns = round(compute.computing_ns(who, me.steps, seed) * self._cores.crowd(who))
         return computed_ns + max(0, compute.resting_ns(who, workers, me.steps, seed, computed_ns))
 
     async def _compute_on_cores(self, p: Participant) -> None:
@@ -128,6 +128,7 @@ class Lives:
         if not isinstance(compute, Compute):
             await p.world.occupy(compute.duration_ns(who, workers, me.steps, seed))
             return
+        await p.world.take_core()
         began_ns = simulation.now_ns
         await p.world.occupy(p.world.effort.while_cold(compute.computing_ns(who, me.steps, seed)))
         computed_ns = simulation.now_ns - began_ns

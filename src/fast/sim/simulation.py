@@ -10,7 +10,8 @@ from fast.core.buckets import bucket_cuts, ready_shares
 from fast.errors import FastError, UsageError
 from fast.membership import Why
 from fast.sim import checkpoint
-from fast.sim.cluster import Cluster, ComputeModel, Cores, Network, Traffic
+from fast.sim.cluster import Cluster, ComputeModel, Network, Traffic
+from fast.sim.cores import Cores
 from fast.sim.events import Action, Events
 from fast.sim.gradients import Gradients, OneByOne
 from fast.sim.inbox import Inbox
@@ -103,7 +104,7 @@ class Simulation:
             self._rounds,
             tuple(observers),
             work=None if cluster.work.free else cluster.work,
-            cores=None if cluster.work.cores is None else Cores(cluster.work, cluster.network),
+            cores=None if cluster.work.cores is None else Cores(cluster.work, cluster.network, self.events),
             faults=faults,
             spoil_letters=spoil_letters,
         )

@@ -17,7 +17,8 @@ from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Labour, Pause, Round, is_round
 from fast.errors import FastError, UsageError
 from fast.membership import Change
-from fast.sim.cluster import Cores, Work
+from fast.sim.cluster import Work
+from fast.sim.cores import Cores
 from fast.sim.effort import Effort
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox, LetterWait, NewsWait
@@ -140,11 +141,35 @@ class SimWorld(World):
         if self._cores is None or self.effort.work is None:
             await self.compute(work_ns)
             return
-        while work_ns > 0:
-            slice_ns = min(work_ns, self.effort.work.slice_ns)
-            work_ns -= slice_ns
-            ends_ns = self._cores.run(self.id, slice_ns, self._events.now_ns)
-            await self.compute(ends_ns - self._events.now_ns)
+        try:
+            while work_ns > 0:
+                await self.take_core()
+                stint_ns = self._cores.stint_ns(self.id, work_ns)
+                await self.compute(stint_ns)
+                self._cores.worked(self.id, stint_ns)
+                work_ns -= stint_ns
+        except GeneratorExit:  # it is dead
+            self._cores.give_back(self.id)
+            raise
+        self._cores.rests(self.id)
+
+    async def take_core(self) -> None:
+        """Wait for a core of this host, if they are few; who works already has one."""
+        if self._cores is None:
+            return
+        turn = Computing()
+        if not self._cores.take(self.id, turn.resume):
+            try:
+                await turn
+            except GeneratorExit:  # it has died in the queue
+                self._cores.give_back(self.id)
+                raise
+
+    async def _wake(self) -> None:
+        """After a wait: nobody goes on without a core, and nobody keeps one who has nothing to do."""
+        if self._cores is not None and not self.polled and not self.over:
+            await self.take_core()
+            self._cores.rests(self.id)
 
     def outgoing(self, tensor: Tensor) -> Tensor:
         return tensor if self._faults is None else self._faults.sent_by(self.id, tensor, self.now())
@@ -249,6 +274,7 @@ class SimWorld(World):
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
         self.effort.slept(self._events.now_ns - since_ns)
+        await self._wake()
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -315,6 +341,7 @@ class SimWorld(World):
         closed_ns = max(since_ns, wait.closed_ns)
         self.effort.slept(closed_ns - since_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
+        await self._wake()
         wait.took_ns = self.now() - closed_ns
 
     # Computing

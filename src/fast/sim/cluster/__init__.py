@@ -8,7 +8,7 @@ from fast.sim.cluster.network import NETWORKS, Network, parse_network
 from fast.sim.cluster.options import cluster_of, parse_hosts, parse_racks
 from fast.sim.cluster.traffic import Traffic
 from fast.sim.cluster.units import NS_PER_S, parse_duration
-from fast.sim.cluster.work import Cores, Work
+from fast.sim.cluster.work import Work
 
 __all__ = [
     "NETWORKS",
@@ -16,7 +16,6 @@ __all__ = [
     "Cluster",
     "Compute",
     "ComputeModel",
-    "Cores",
     "Hosts",
     "Network",
     "Racks",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
 
 from fast.core.world import Labour
 from fast.errors import UsageError
-from fast.sim.cluster.network import Network
 from fast.sim.cluster.units import NS_PER_S, seconds_to_ns
 
 Measured = tuple[int, int, float]
@@ -176,21 +173,3 @@ def _along(points: Sequence[tuple[int, float]], x: int) -> float:
     after = next(place for place, (at, _) in enumerate(points) if at >= x)
     (x0, y0), (x1, y1) = points[after - 1], points[after]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-
-
-@final
-class Cores:
-    """The cores of each host: first come, first served."""
-
-    def __init__(self, work: Work, network: Network) -> None:
-        self._cores, self._network = work.cores, network
-        self._free_ns: dict[int, list[int]] = {}
-
-    def run(self, who: int, work_ns: int, now_ns: int) -> int:
-        """When work that is ready now is done, on the core of its host that is free first."""
-        if self._cores is None or work_ns <= 0:
-            return now_ns + work_ns
-        free_ns = self._free_ns.setdefault(self._network.host(who), [0] * self._cores)
-        ends_ns = max(now_ns, free_ns[0]) + work_ns
-        heapq.heapreplace(free_ns, ends_ns)
-        return ends_ns
