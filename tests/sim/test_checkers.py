@@ -250,8 +250,16 @@ def test_the_lead_holds_for_one_who_comes_late_and_is_behind():
         stage.tell(Stepped(0, 0, 7, 2))
 
 
+def test_in_lock_step_updates_are_as_late_as_the_strategy_says():
+    stage = Stage(Staleness(float("inf"), late=2))
+    stage.steps(4, 4, 4)
+    stage.tell(Included(0, 0, 1, "mix", 2, 2))
+    with pytest.raises(Violation, match="with staleness 3, and at most 2"):
+        stage.tell(Included(0, 0, 1, "mix", 3, 1))
+
+
 def test_in_lock_step_nothing_is_stale_nor_from_the_future():
-    stage = Stage(Staleness(float("inf"), synchronous=True))
+    stage = Stage(Staleness(float("inf"), late=0))
     stage.steps(4, 4, 4)
     stage.tell(Included(0, 0, 1, "mix", 0, 4), Included(3, 0, 1, "push", 0, 4))
     with pytest.raises(Violation, match=r"'mix' of worker 1 from its step 3 with staleness 1, and at most 0"):
@@ -263,7 +271,7 @@ def test_in_lock_step_nothing_is_stale_nor_from_the_future():
 
 
 def test_a_server_may_be_ahead_by_what_the_others_may_have_pushed_in_between():
-    stage = Stage(Staleness(3, synchronous=False))
+    stage = Stage(Staleness(3, late=None))
     stage.steps(5, 5, 5)
     stage.tell(Received(0, 0, 3, "read", (0,)))  # in its step 5
     stage.tell(sent(0, 3, "push", 6))

@@ -47,11 +47,11 @@ class Letter:
     shape: tuple[int, ...] | None = None
     part: tuple[int, int, int] | None = None
     """Of a letter that travels in pieces: (start, stop, total) of this piece in the flat tensor."""
+    letters: int = 1
+    """How many letters became this one while they waited; mailboxes count."""
     age: float = 0.0
     """How late its updates are, in the mean: how many steps the reader was ahead of them when it read it, or on a
     server how many updates had been applied since the weights that they were computed on."""
-    letters: int = 1
-    """How many letters became this one while they waited; mailboxes count."""
 
     @property
     def whole(self) -> bool:

@@ -62,6 +62,8 @@ class Strategy:
     misses: float = inf
     """Of so many clocks before its own a worker's read from a server may miss updates of others; simulations
     can watch it."""
+    late: int = 0
+    """In lock-step: so many steps late an update may be when it is merged. Simulations can watch it."""
     reach: float = inf
     """So far (in the infinity norm) a server's weights stay from what any worker computes on; simulations can
     watch it."""

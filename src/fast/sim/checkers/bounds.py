@@ -39,7 +39,7 @@ class Lead(Checker):
 
 @final
 class Staleness(Checker):
-    """In lock-step nothing is stale, nor of a step that is still to come.
+    """In lock-step nothing is staler than the strategy is `late`, nor of a step that is still to come.
 
     Where workers have a lead and servers apply each push once, an update that was computed on weights
     read `g` steps before meets a server that has applied at most 2 lead + g + 1 pushes of each other
@@ -50,8 +50,9 @@ class Staleness(Checker):
 
     promise = "no update may be staler than the strategy's bound when it is merged"
 
-    def __init__(self, lead: float, *, synchronous: bool) -> None:
-        self._lead, self._synchronous = lead, synchronous
+    def __init__(self, lead: float, *, late: int | None) -> None:
+        """`late` is None for workers that don't go in lock-step."""
+        self._lead, self._late = lead, late
         self._read: dict[int, int] = {}
         """The step at which each worker last read a letter of a server."""
         self._gap: dict[tuple[int, int], int] = {}
@@ -70,7 +71,7 @@ class Staleness(Checker):
             self._read[record.who] = self.me(record.who).steps
 
     def _check(self, record: Included) -> None:
-        if self._synchronous:
+        if self._late is not None:
             self._check_not_ahead(record)
         bound = self._bound(record)
         if record.staleness > bound:
@@ -89,8 +90,8 @@ class Staleness(Checker):
             )
 
     def _bound(self, record: Included) -> float:
-        if self._synchronous:
-            return 0
+        if self._late is not None:
+            return self._late
         if self.participant(record.who).worker is not None or not isfinite(self._lead):
             return float("inf")
         gap = self._gap.get((record.sender, record.step), record.step + 1)

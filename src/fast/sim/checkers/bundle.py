@@ -145,7 +145,7 @@ def _applying(strategy: Strategy, *, finite: bool) -> Iterator[Checker]:
     if isfinite(strategy.lead):
         yield Lead(strategy.lead)
     if strategy.synchronous or isfinite(strategy.lead):
-        yield Staleness(strategy.lead, synchronous=strategy.synchronous)
+        yield Staleness(strategy.lead, late=strategy.late if strategy.synchronous else None)
     if isfinite(strategy.misses):
         yield ReadsComplete(strategy)
     if isfinite(strategy.reach):
