@@ -137,6 +137,7 @@ class Lives:
             began_ns = simulation.now_ns
             await self._spend(p, rest_ns)
             p.world.effort.slept(simulation.now_ns - began_ns)
+            await p.world.wake()
 
     async def _spend(self, p: Participant, duration_ns: int) -> None:
         """Let the time of a gradient pass, unless its step is overtaken before."""

@@ -165,8 +165,8 @@ class SimWorld(World):
                 self._cores.give_back(self.id)
                 raise
 
-    async def _wake(self) -> None:
-        """After a wait: nobody goes on without a core, and nobody keeps one who has nothing to do."""
+    async def wake(self) -> None:
+        """After a wait or a sleep: nobody goes on without a core, and nobody keeps one who has nothing to do."""
         if self._cores is not None and not self.polled and not self.over:
             await self.take_core()
             self._cores.rests(self.id)
@@ -274,7 +274,7 @@ class SimWorld(World):
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
         self.effort.slept(self._events.now_ns - since_ns)
-        await self._wake()
+        await self.wake()
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -341,7 +341,7 @@ class SimWorld(World):
         closed_ns = max(since_ns, wait.closed_ns)
         self.effort.slept(closed_ns - since_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
-        await self._wake()
+        await self.wake()
         wait.took_ns = self.now() - closed_ns
 
     # Computing
