@@ -70,6 +70,10 @@ class PlainReplica:
     def forget_moments(self) -> None:
         self.velocity = torch.zeros_like(self.weights)
 
+    def optimizer_spec(self) -> dict[str, Any]:
+        groups = [{"options": {"lr": self.lr, "momentum": self.momentum}, "segments": ["w"]}]
+        return {"name": "SGD", "groups": groups}
+
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights, "velocity": self.velocity}
 

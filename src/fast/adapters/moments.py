@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from torch import Tensor, optim
 from torch.optim import Optimizer
@@ -49,6 +48,11 @@ def places_in(layout: Layout, parameters: Sequence[Tensor]) -> list[Place]:
 def moment_names(optimizer: Optimizer) -> tuple[str, ...]:
     """Of its state, what has the shape of the parameters."""
     kind = type(optimizer)
+    if kind is optim.Adafactor:
+        raise UsageError(
+            "Adafactor keeps its moments as rows and columns, which have no place in a flat tensor, so they can't be "
+            "exchanged. Let them stay local (moments='keep') or forget them ('reset'), or take AdamW."
+        )
     if kind not in KNOWN.values():
         return _found(optimizer)
     asked = {
@@ -58,14 +62,17 @@ def moment_names(optimizer: Optimizer) -> tuple[str, ...]:
 
 
 def _found(optimizer: Optimizer) -> tuple[str, ...]:
-    """Of an optimizer that we don't know: what is there."""
+    """Of an optimizer that we don't know: what is there. A counter has the shape of a parameter that is a number."""
     return tuple(
         sorted(
             {
                 name
                 for parameter, state in optimizer.state.items()
                 for name, value in state.items()
-                if isinstance(value, Tensor) and value.is_floating_point() and value.shape == parameter.shape
+                if isinstance(value, Tensor)
+                and value.is_floating_point()
+                and value.shape == parameter.shape
+                and name != "step"
             }
         )
     )
@@ -101,16 +108,14 @@ def set_moments(optimizer: Optimizer, places: Sequence[Place], moments: Mapping[
 
 
 def forget_moments(optimizer: Optimizer) -> None:
-    """As if it had never taken a step; counters, which correct Adam's bias, included."""
-    if type(optimizer) in KNOWN.values() and not isinstance(optimizer, optim.Adagrad):
+    """As if it had never taken a step; counters, which correct Adam's bias, included.
+
+    Optimizers make what they remember when they find nothing, so nothing is left. Only Adagrad's is made with
+    the optimizer, and has to be as it was then.
+    """
+    if not isinstance(optimizer, optim.Adagrad):
         optimizer.state.clear()
         return
-    initial = _initial(optimizer)  # made when the optimizer is, so it must stay there
     for state in optimizer.state.values():
-        for name, value in state.items():
-            if isinstance(value, Tensor):
-                value.fill_(initial.get(name, 0.0))
-
-
-def _initial(optimizer: Optimizer) -> dict[str, Any]:
-    return {"sum": optimizer.defaults.get("initial_accumulator_value", 0.0)}
+        state["step"].zero_()
+        state["sum"].fill_(optimizer.defaults["initial_accumulator_value"])

@@ -1,0 +1,130 @@
+"""What becomes of the optimizer's moments where weights are exchanged: one choice, the same for all strategies.
+
+Momentum and Adam's moments are sums over the gradients of one worker. When its weights are replaced by a mean
+of several workers', they describe a way that nobody has gone. What to do then is a policy:
+
+    keep      they stay local                                                      (nothing is sent)
+    average   m_i <- mean_j m_j, each of them, with the same mean as the weights   (as much again for each)
+    reset     the optimizer goes on as if it had never taken a step                (nothing is sent)
+    correct   m_i <- mu m'_i + (1 - mu) (x'_i - x_i) / sum eta                     (nothing is sent)
+
+In the last one, quasi-global momentum (Lin et al., Quasi-Global Momentum, ICML 2021), x'_i and m'_i are the
+weights and the momentum right after the exchange before, x_i the weights right after this one, and sum eta the
+learning rates of the steps in between: the momentum becomes that of the way which all of them have gone. It
+needs SGD with a momentum mu. With one step between exchanges it is the paper's; for several the paper has
+no formula of its own, and the way is divided by their number, so that it stays a gradient's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from fast.core import Me
+from fast.errors import UsageError
+
+POLICIES = ("keep", "average", "reset", "correct")
+BUFFER = "momentum_buffer"
+"""What torch's SGD calls its momentum."""
+
+Mean = Callable[[Tensor], Awaitable[Tensor]]
+"""How a strategy averages a flat tensor among those who have just averaged their weights."""
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A replica that can say what its optimizer is."""
+
+    def optimizer_spec(self) -> dict[str, Any]:
+        """Name and groups, each with its options and its segments."""
+
+
+@dataclass
+class Past:
+    """How it was right after the exchange before, and what has happened since."""
+
+    weights: Tensor
+    momentum: Tensor
+    walked: list[float]
+    """The sum of the learning rates of all steps since, by parameter group."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """One of the policies. A strategy calls `start` for its state, `moved` after each step of the optimizer, and
+    `settle` right after each exchange, when `me.weights` are those that the worker goes on with."""
+
+    policy: str = "keep"
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(
+                f"moments={self.policy!r}: what becomes of momentum and Adam's moments when weights are exchanged "
+                "is 'keep' (they stay local), 'average', 'reset' or 'correct' (quasi-global momentum, for SGD)"
+            )
+
+    def start(self, me: Me) -> Past | None:
+        """What has to be remembered between exchanges, as it is now; refuses an optimizer that doesn't fit."""
+        moments = me.moments() if self.policy in ("average", "correct") else {}
+        if self.policy != "correct":
+            return None
+        heavy_groups(me)
+        return Past(me.weights.clone(), moments[BUFFER], [0.0] * len(me.rates))
+
+    def moved(self, me: Me, past: Past | None) -> None:
+        """The optimizer has taken a step."""
+        if past is not None:
+            past.walked = [sofar + rate for sofar, rate in zip(past.walked, me.rates, strict=True)]
+
+    async def settle(self, me: Me, past: Past | None, mean: Mean) -> None:
+        """Weights have been exchanged. Who has been alone from the start has exchanged nothing with anybody."""
+        if me.strategy.identity_alone and len(me.world.start_view.workers) == 1:
+            return
+        if self.policy == "average":
+            for name, own in me.moments().items():
+                me.set_moments({name: await mean(own)})
+        elif self.policy == "reset":
+            me.forget_moments()
+        elif past is not None:
+            _correct(me, past)
+
+
+def heavy_groups(me: Me) -> list[dict[str, Any]]:
+    """The parameter groups of an SGD with momentum; any other optimizer is refused."""
+    found = "none of torch's own"
+    if isinstance(me.replica, Described):
+        with suppress(UsageError):  # it can't be described, and then it isn't SGD
+            spec = me.replica.optimizer_spec()
+            groups = list(spec["groups"])
+            if spec["name"] == "SGD" and any(group["options"]["momentum"] for group in groups):
+                return groups
+            found = "SGD without it" if spec["name"] == "SGD" else spec["name"]
+    raise UsageError(
+        f"{me.strategy!r} corrects the momentum of SGD, and the optimizer is {found}. Take "
+        "torch.optim.SGD(..., momentum=0.9), or moments='keep', 'average' or 'reset', which suit any optimizer."
+    )
+
+
+def _correct(me: Me, past: Past) -> None:
+    """m <- mu m' + (1 - mu) (x' - x) / sum eta, group by group; from now on this is the exchange before."""
+    momentum = past.momentum.clone()
+    for part, mu, walked in _heavy_parts(me, past):
+        way = (past.weights[part] - me.weights[part]) / walked
+        momentum[part] = mu * past.momentum[part] + (1.0 - mu) * way
+    me.set_moments({BUFFER: momentum})
+    past.weights.copy_(me.weights)
+    past.momentum, past.walked = momentum, [0.0] * len(past.walked)
+
+
+def _heavy_parts(me: Me, past: Past) -> Iterator[tuple[slice, float, float]]:
+    """Each segment that has momentum, with it, and with the learning rates that it has moved by; if these were
+    all 0, nothing is known of its way. The options are read anew each time: schedulers may change them."""
+    places = {segment.name: slice(segment.start, segment.stop) for segment in me.replica.layout.segments}
+    for group, walked in zip(heavy_groups(me), past.walked, strict=True):
+        mu = float(group["options"]["momentum"])
+        if mu and walked:
+            yield from ((places[name], mu, walked) for name in group["segments"])
