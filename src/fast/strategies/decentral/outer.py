@@ -1,0 +1,82 @@
+"""Local steps, and now and then one step of an outer optimizer, the same on all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fast.core import Me, Strategy
+from fast.parts.outer import Outer
+from fast.strategies.decentral.moments import Described, Moments, Past
+
+
+@dataclass
+class Slow:
+    """What the outer optimizer works on: equal on all workers who are still in."""
+
+    anchor: Tensor
+    """The common weights, as they were after the last exchange."""
+    memory: Tensor
+    """What the outer optimizer remembers."""
+    rates: list[float]
+    """The learning rates at the last exchange, one per parameter group."""
+    past: Past | None
+    samples: int = 0
+    """How many this worker has seen since."""
+
+
+class OuterSteps(Strategy):
+    """Local steps from the common weights w to w_i; every `interval` steps  w <- outer(w, mean_i (w - w_i)),
+    weighted by the samples in between, and all go on from there."""
+
+    synchronous = True
+
+    def __init__(
+        self, *, interval: int, outer: Outer, moments: Moments, knobs: Mapping[str, tuple[object, ...]]
+    ) -> None:
+        self.interval, self.outer, self.moments, self.knobs = interval, outer, moments, knobs
+
+    def state(self, me: Me) -> Slow:
+        anchor = me.weights.clone()
+        return Slow(anchor, torch.zeros_like(anchor), me.rates, self.moments.start(me))
+
+    async def step(self, me: Me) -> None:
+        slow: Slow = me.state
+        me.apply(me.gradient)
+        self.moments.moved(me, slow.past)
+        slow.samples += me.samples
+        if (me.steps + 1) % self.interval:
+            return
+        mean = partial(me.mean, weight=slow.samples, read_only=True)
+        change = me.scratch("change").copy_(slow.anchor).sub_(me.weights)
+        if self.outer.follows_rates:
+            follow_rates(me, slow)
+        self.outer.step(slow.anchor, await mean(change), slow.memory)
+        me.weights.copy_(slow.anchor)
+        await self.moments.settle(me, slow.past, mean)
+        slow.samples = 0
+
+
+def follow_rates(me: Me, slow: Slow) -> None:
+    """A memory that is multiplied by the learning rate changes when that does. After a rate of 0, at which
+    nothing is known of it, it begins anew."""
+    now = me.rates
+    factors = [new / old if old else 0.0 for new, old in zip(now, slow.rates, strict=True)]
+    slow.rates = now
+    if len(set(factors)) == 1:
+        slow.memory.mul_(factors[0])
+    else:
+        _scale_groups(me, slow.memory, factors)
+
+
+def _scale_groups(me: Me, flat: Tensor, factors: Sequence[float]) -> None:
+    """Multiply the segments of each parameter group by its own factor."""
+    assert isinstance(me.replica, Described), "who has several parameter groups can say what is in them"
+    places = {segment.name: slice(segment.start, segment.stop) for segment in me.replica.layout.segments}
+    for group, factor in zip(me.replica.optimizer_spec()["groups"], factors, strict=True):
+        for name in group["segments"]:
+            flat[places[name]].mul_(factor)

@@ -1,0 +1,85 @@
+"""An outer optimizer in pairs: every worker has slow weights of its own, and no round is among all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from fast.core import WEIGHTS, Me, Strategy, Tag
+from fast.core.seeds import stream_seed
+from fast.parts.outer import Outer
+
+
+@dataclass
+class Apart:
+    """A worker's own slow weights, and what its outer optimizer remembers."""
+
+    slow: Tensor
+    memory: Tensor
+
+
+class PairSteps(Strategy):
+    """Local steps from the slow weights phi_i to theta_i; every `interval` steps workers meet in pairs that a
+    seed draws, and  phi_i <- outer(phi_i, phi_i - mean_pair(theta));  theta_i <- phi_i.
+
+    phi_i - mean(theta) is made of two terms, the mean of what both have changed and what pulls their slow weights
+    together: -(mean_pair(theta - phi) + mean_pair(phi) - phi_i). Either both of them travel, or their sum.
+    """
+
+    synchronous = True
+    tags = (Tag("pair", carries=WEIGHTS),)
+    knobs = MappingProxyType({"interval": (5, 20)})
+
+    def __init__(self, *, interval: int, outer: Outer, both: bool) -> None:
+        self.interval, self.outer, self.both = interval, outer, both
+
+    def state(self, me: Me) -> Apart:
+        return Apart(me.weights.clone(), torch.zeros_like(me.weights))
+
+    async def step(self, me: Me) -> None:
+        apart: Apart = me.state
+        me.apply(me.gradient)
+        if (me.steps + 1) % self.interval:
+            return
+        change = await self._change(me, apart.slow, self.partner(me))
+        self.outer.step(apart.slow, change, apart.memory)
+        me.weights.copy_(apart.slow)
+
+    def partner(self, me: Me) -> int | None:
+        """Whom this worker meets at the end of this step: the same pairs for all, without asking anybody.
+
+        They are drawn among all who were there at the start, not among those who are in the view: news of a
+        departure don't reach everybody before the same round, and two who disagree about the pairs would wait for
+        each other for ever. Whose partner has left stays alone in that round, as one does whose number is odd.
+        """
+        workers = me.world.start_view.workers
+        met = drawn_pairs(len(workers), me.world.seed, (me.steps + 1) // self.interval)
+        place = met[me.world.start_view.index(me.id)]
+        return workers[place] if place is not None and workers[place] in me.view.everybody else None
+
+    async def _change(self, me: Me, slow: Tensor, partner: int | None) -> Tensor:
+        """phi_i - mean_pair(theta); of itself alone where there is nobody to meet."""
+        change = me.scratch("change").copy_(slow).sub_(me.weights)
+        if partner is None:
+            return change
+        me.send(partner, torch.stack((slow, -change)) if self.both else me.weights, tag="pair")
+        got, _ = await me.gather("pair", (partner,))
+        if partner in got:
+            theirs = got[partner].tensor
+            change.add_(slow).sub_(theirs[0] + theirs[1] if self.both else theirs).div_(2)
+        return change
+
+
+@lru_cache(maxsize=64)
+def drawn_pairs(size: int, seed: int, round_: int) -> tuple[int | None, ...]:
+    """By place, the place of its partner in this round; of an odd number one has none. Ordered by random
+    numbers, those at places 0 and 1 are a pair, those at 2 and 3, and so on."""
+    order = sorted(range(size), key=lambda place: stream_seed(seed, "pairs", round_, place))
+    met: list[int | None] = [None] * size
+    for a, b in zip(order[::2], order[1::2], strict=False):
+        met[a], met[b] = b, a
+    return tuple(met)
