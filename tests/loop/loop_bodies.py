@@ -392,6 +392,19 @@ def clip_on_a_server() -> None:
     fast.join(model, sgd(model), "ssp", before_apply=lambda: None)
 
 
+def clip_beside_a_server(strategy: str) -> int:
+    """How often a worker's own optimizer was about to move the weights, in three steps."""
+    model, seen = nn.Linear(1, 1), list[int]()
+    optimizer = sgd(model)
+    fast.join(model, optimizer, strategy, before_apply=lambda: seen.append(1))
+    for _ in range(3):
+        model(torch.ones(2, 1)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    fast.consolidate(model)
+    return len(seen)
+
+
 def step_after_the_end() -> None:
     model, optimizer = _joined()
     _step(model, optimizer)

@@ -39,6 +39,12 @@ def test_it_is_refused_with_a_sentence(body, runner):
 
 
 @pytest.mark.real
+@pytest.mark.parametrize("strategy", ["easgd(tau=2)", "sparknet(tau=2)", "mpca_sgd(tau=2)"])
+def test_where_workers_optimize_they_may_clip_although_there_is_a_server(strategy, runner):
+    assert runner.results("loop_bodies:clip_beside_a_server", 2, strategy=strategy) == [3, 3]
+
+
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [

@@ -84,6 +84,8 @@ class Strategy:
     """Whether each server owns one slice of the weights; otherwise each of them has all."""
     colocated: bool = False
     """Whether server number j stands on the host of worker j: a shard in every worker."""
+    servers_optimize: ClassVar[bool] = True
+    """Whether the optimizer runs on the servers, where there are any; otherwise on each worker, as without them."""
     call: str = ""
     """The canonical call that builds this strategy, with all its arguments."""
 

@@ -1,0 +1,178 @@
+"""Presets whose workers are drawn to a common centre, or to each other, as if by springs."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from fast.core import Strategy
+from fast.errors import UsageError
+from fast.strategies.catalogue import preset
+from fast.strategies.decentral.elastic import Elastic
+from fast.strategies.decentral.elastic_tree import ElasticTree, Interval
+from fast.strategies.decentral.mpca import FollowMaster
+from fast.strategies.presets.arguments import check_whole
+
+
+@preset(
+    system="EASGD",
+    parallelism="data",
+    optimization="decentral",
+    scheduling="unbounded delay (or synchronous)",
+    exchange="weights up, differences down, every tau steps",
+    topology="a server with the centre",
+    reference="Zhang et al., Deep Learning with Elastic Averaging SGD, NIPS 2015",
+)
+def easgd(
+    tau: int = 10, alpha: float | None = None, beta: float | None = None, synchronous: bool = False
+) -> Strategy:
+    """Elastic averaging: every worker explores by itself, and a spring ties it to a common centre c.
+
+    every tau steps, with w_i before the step:  delta = alpha (w_i - c);  c <- c + delta
+    w_i <- optimizer(w_i, g_i) - delta
+    synchronous:  c <- c + beta (mean_i w_i - c), by all at once
+
+    The centre, on a server, is the model; replicas stay apart from it. Without gradients sum_i w_i + c never
+    changes, as beta = P alpha: give alpha or beta, and both only to break that. Without either beta = 0.9, as in
+    the paper. There the worker reads c and sends delta; here it sends w_i and gets delta, one thing on the
+    server. And its first exchange comes after tau - 1 steps, not at once, when nothing has moved yet. Momentum and
+    moments stay local. Sends 4 d / tau bytes, as much comes back. Staleness has no bound; with equally fast
+    workers P - 1 others have met the centre in between, synchronous none. Alone, plain training.
+
+    >>> easgd(tau=4)
+    easgd(tau=4, alpha=None, beta=None, synchronous=False)
+    """
+    check_whole("easgd", "tau", tau, 1)
+    _check_shares("easgd", alpha=alpha, beta=beta)
+    return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous)
+
+
+@preset(
+    system="EAMSGD",
+    parallelism="data",
+    optimization="decentral",
+    scheduling="unbounded delay (or synchronous)",
+    exchange="weights up, differences down, every tau steps",
+    topology="a server with the centre",
+    reference="Zhang et al., Deep Learning with Elastic Averaging SGD, NIPS 2015",
+)
+def eamsgd(
+    momentum: float = 0.5,
+    tau: int = 10,
+    alpha: float | None = None,
+    beta: float | None = None,
+    synchronous: bool = False,
+) -> Strategy:
+    """Elastic averaging with Nesterov's momentum inside every worker.
+
+    v_i <- mu v_i - eta g_i(w_i + mu v_i);  w_i <- w_i + v_i;  and every tau steps the exchange of `easgd`
+
+    The velocity is the strategy's own, so that with plain SGD this is the paper's method; of any other optimizer
+    its step takes the place of -eta g_i, so take one without momentum. While it trains a worker's model holds
+    w_i + mu v_i, at the end w_i. A rate goes 1 / (1 - mu) times as far as without momentum: the paper has
+    mu = 0.99 with a rate made for it, the default goes with rates made for plain SGD. mu = 0 is `easgd`. Sends
+    4 d / tau bytes, as much comes back. Staleness as in `easgd`. Alone, plain training, without our momentum.
+
+    >>> eamsgd(momentum=0.9)
+    eamsgd(momentum=0.9, tau=10, alpha=None, beta=None, synchronous=False)
+    """
+    check_whole("eamsgd", "tau", tau, 1)
+    _check_shares("eamsgd", alpha=alpha, beta=beta)
+    if not _is_number(momentum) or not 0 <= momentum < 1:
+        raise UsageError(f"eamsgd(momentum={momentum!r}): from 0 to less than 1")
+    return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous, momentum=momentum)
+
+
+@preset(
+    system="TreeEASGD",
+    parallelism="data",
+    optimization="decentral",
+    scheduling="unbounded delay",
+    exchange="weights to the parent and to the children, each at its interval",
+    topology="tree of workers",
+    reference="Zhang, Distributed Stochastic Optimization for Deep Learning, PhD thesis, NYU 2016",
+)
+def tree_easgd(
+    branching: int = 2, up: Interval = 10, down: Interval = 10, alpha: float | None = None
+) -> Strategy:
+    """Elastic averaging on a tree: everybody trains, sends to its parent and its children, and never waits.
+
+    on w_j of the parent or a child:  w_i <- w_i - alpha (w_i - w_j);  then w_i <- optimizer(w_i, g_i)
+    every up steps send w_i to the parent;  every down steps to the children
+
+    Every letter counts by itself, so nothing is exchanged in pairs and no sum is kept; without gradients all stay
+    between the lowest and the highest. alpha = 0.9 / (branching + 1) unless given. `up` and `down` are steps,
+    the same for all workers, or a list by level ([100, 10]: the root's, and all below), or a function of the
+    worker's place. The thesis has 16 branches on 256 workers, 10 steps at the leaves and 100 above them. The
+    model is the mean of the replicas. Momentum and moments stay local. Sends 4 d / up bytes, and 4 d / down per
+    child. Staleness has no bound. Alone, plain training.
+
+    >>> tree_easgd(up=[100, 10], down=50)
+    tree_easgd(branching=2, up=[100, 10], down=50, alpha=None)
+    """
+    check_whole("tree_easgd", "branching", branching, 1)
+    _check_interval("up", up)
+    _check_interval("down", down)
+    _check_shares("tree_easgd", alpha=alpha)
+    return ElasticTree(
+        branching=branching, up=up, down=down, alpha=0.9 / (branching + 1) if alpha is None else alpha
+    )
+
+
+@preset(
+    system="MPCA-SGD",
+    parallelism="data",
+    optimization="decentral",
+    scheduling="unbounded delay",
+    exchange="sums of weights up, the master's weights down, when the network is free",
+    topology="binomial tree to a server",
+    reference="Langer et al., MPCA SGD: A Method for Distributed Training of Deep Learning Models on Spark, TPDS 2018",
+)
+def mpca_sgd(
+    tau: int = 10,
+    rho: float = 0.1,
+    kappa: float = 1.0,
+    rate: float = 1.0,
+    momentum: float = 0.0,
+    replace: bool = False,
+) -> Strategy:
+    """A reconstruction of MPCA-SGD, whose pseudo-code isn't public: workers follow a master that they hear of late.
+
+    w_i <- optimizer(w_i, g_i + rho (w_i - p));  p = m + kappa age / period (m - m_before)
+    exchange, up and down a binomial tree:  s = mean of n snapshots;  v <- mu v + n / P (s - m);  m <- m + rate v
+
+    Known is that workers pay for their distance to the master m, extrapolate m while it is stale, never wait, and
+    exchange snapshots when the network is free; the rest is ours. age: the steps since m came, at most the
+    period, which lay between the last two. A snapshot comes tau steps after the last, or when that one has been
+    answered. m, on a server, is the model, and who has left counts as if it were there. `replace` waits for m and
+    goes on from it: with rho = 0 that is SparkNet. Momentum and moments stay local. Sends 4 d bytes per exchange, and
+    4 d per child of the tree, at most every tau steps. Staleness has no bound. Alone, plain training.
+
+    >>> mpca_sgd(rho=0.2)
+    mpca_sgd(tau=10, rho=0.2, kappa=1.0, rate=1.0, momentum=0.0, replace=False)
+    """
+    check_whole("mpca_sgd", "tau", tau, 1)
+    for key, value in {"rho": rho, "kappa": kappa}.items():
+        if not _is_number(value) or not (isfinite(value) and value >= 0):
+            raise UsageError(f"mpca_sgd({key}={value!r}): a number from 0 on")
+    _check_shares("mpca_sgd", rate=rate, momentum=momentum)
+    return FollowMaster(tau=tau, rho=rho, kappa=kappa, rate=rate, momentum=momentum, replace=replace)
+
+
+def _check_shares(name: str, **shares: float | None) -> None:
+    for key, value in shares.items():
+        if value is not None and not (_is_number(value) and 0 <= value <= 1):
+            raise UsageError(f"{name}({key}={value!r}): from 0 to 1")
+
+
+def _check_interval(key: str, interval: object) -> None:
+    if callable(interval):
+        return
+    steps = interval if isinstance(interval, list | tuple) else [interval]
+    if not steps:
+        raise UsageError(f"tree_easgd({key}={interval!r}): at least one number of steps, the root's")
+    for each in steps:
+        check_whole("tree_easgd", key, each, 1)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
