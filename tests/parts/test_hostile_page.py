@@ -11,6 +11,7 @@ from typing import Any
 from fast.loop.loading import strategies_from
 from fast.parts import ROBUST
 from fast.sim.faults import parse_scenario
+from fast.strategies import catalogue
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "hostile-workers.md").read_text(
     encoding="utf-8"
@@ -32,6 +33,14 @@ def test_the_code_does_what_the_page_says() -> None:
         assert not failed, "".join(report)
         names.update(example.globs)
     assert len(BLOCKS) == 3 and "multi_krum(hostile=1" in names["strategy"].call
+
+
+def test_the_table_has_every_strategy_that_takes_a_rule_and_no_other() -> None:
+    section = TEXT.split("## Where a rule goes")[1].split("\n## ")[0]
+    listed = {row.split("(")[0] for row in re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)}
+    assert listed == {name for name, each in catalogue().items() if "rule" in each.signature.parameters}
+    left_out = section.split("No other strategy takes a rule")[1]
+    assert {word.split("(")[0] for word in re.findall(r"`([^`]+)`", left_out)} <= set(catalogue())
 
 
 def test_the_commands_can_be_read() -> None:

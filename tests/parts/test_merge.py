@@ -35,6 +35,8 @@ def test_mean_is_weighted_by_samples() -> None:
 def test_an_update_without_samples_does_not_count() -> None:
     assert mean(torch.tensor([1.0]), 2, [letter([5.0], 0)]).tolist() == [1.0]
     assert mean(torch.tensor([1.0]), 0, [letter([5.0], 4)]).tolist() == [5.0]
+    assert sum_(torch.tensor([1.0]), 2, [letter([5.0], 0), letter([3.0], 1)]).tolist() == [4.0]
+    assert sum_(torch.tensor([1.0]), 0, [letter([5.0], 4)]).tolist() == [5.0]
 
 
 def test_sum_ignores_samples() -> None:

@@ -473,7 +473,12 @@ def test_a_rule_is_a_value_and_its_text_is_its_call(rule: Rule) -> None:
         (lambda: norm_clip(inf), "a finite number above 0"),
         (lambda: norm_clip(nan), "a finite number above 0"),
         (lambda: norm_clip("1"), "a finite number above 0"),
-        (lambda: norm_clip(1.0, then=3), "what follows is a rule, such as mean or median"),
+        (lambda: norm_clip(1.0, then=3), r"norm_clip\(then=3\): a rule is mean, sum, .* such as median"),
+        (
+            lambda: norm_clip(1.0, then="median"),
+            r"then='median'.* without quotes, such as fast.rules.median\(\)",
+        ),
+        (lambda: norm_clip(1.0, then=median), r"norm_clip\(then=Median\).* is called, with brackets"),
     ],
 )
 def test_wrong_arguments_are_answered(make: object, why: str) -> None:

@@ -26,6 +26,7 @@ from fast.parts import (
     RandomRegular,
     Ring,
     Rotating,
+    Shuffled,
     Star,
     Topology,
     Torus,
@@ -549,6 +550,7 @@ WRITTEN: Mapping[str, Topology] = {
     "exponential(one_peer=True)": Exponential(),
     "random_regular(degree=4, seed=0, changing=True)": RandomRegular(degree=4, changing=True),
     "bipartite()": Bipartite(),
+    "shuffled(topology=hypercube(one_peer=True), seed=3)": Shuffled(Hypercube(one_peer=True), 3),
     "channels([(0, 1), (1, 2)], one_way=[(2, 0)])": Channels([(2, 1), (0, 1)], one_way=[(2, 0)]),
     "rotating([ring(), hypercube(one_peer=False)])": Rotating([Ring(), Hypercube()]),
 }

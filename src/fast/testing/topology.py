@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import networkx
 import torch
-from torch import Tensor
 
 from fast.errors import UsageError
 from fast.parts import Topology
+from fast.parts.topology.spectrum import OfPlace, mixing_matrix, push_matrix
 from fast.view import View
+
+__all__ = ["check_topology", "contraction", "mixing_matrix", "push_matrix"]
 
 LEAVERS = 16
 """So many departures from the largest size are tried."""
-
-OfPlace = Callable[[int, View, int], Mapping[int, float]]
 
 
 def check_topology(
@@ -56,19 +56,6 @@ def check_topology(
         _check_changing(topology, size, tried)
 
 
-def mixing_matrix(topology: Topology, size: int, round_: int = 0) -> Tensor:
-    """W, with what a worker keeps of its own on the diagonal, in float64: x <- W x.
-
-    UsageError if the topology has no mixing weights, which only a directed one may.
-    """
-    return _rest_on_the_diagonal(_rows(topology.neighbours, size, round_))
-
-
-def push_matrix(topology: Topology, size: int, round_: int = 0) -> Tensor:
-    """The shares of push-sum, in float64: column i is how place i parts what it has, x <- P x."""
-    return _rest_on_the_diagonal(_rows(topology.audience, size, round_)).T
-
-
 def contraction(topology: Topology, size: int, rounds: int | None = None) -> float:
     """By which factor the distance from the mean shrinks per round, at worst: 0 is at once, 1 never.
 
@@ -81,19 +68,6 @@ def contraction(topology: Topology, size: int, rounds: int | None = None) -> flo
         product = mixing_matrix(topology, size, round_) @ product
     worst = float(torch.linalg.matrix_norm(product - 1 / size, 2))
     return float(worst ** (1 / count)) if worst > 1e-13 else 0.0  # below that it is rounding
-
-
-def _rows(of_place: OfPlace, size: int, round_: int) -> Tensor:
-    view = View(0, tuple(range(size)))
-    matrix = torch.zeros(size, size, dtype=torch.float64)
-    for index in range(size):
-        for other, weight in of_place(index, view, round_).items():
-            matrix[index, other] = weight
-    return matrix
-
-
-def _rest_on_the_diagonal(rows: Tensor) -> Tensor:
-    return rows + torch.diag(1.0 - rows.sum(1))
 
 
 def _accepts(topology: Topology, size: int) -> bool:

@@ -16,6 +16,8 @@ from fast.parts.topology.random_regular import RandomRegular
 from fast.parts.topology.ready import Bipartite, Full, Ring, Star, Tree
 from fast.parts.topology.rectangles import Grid, Torus
 from fast.parts.topology.rotating import Rotating
+from fast.parts.topology.shuffled import Shuffled
+from fast.parts.topology.spectrum import Spectrum, mixing_matrix, spectrum_of
 
 TOPOLOGIES: Mapping[str, type[Topology]] = MappingProxyType(
     {
@@ -29,6 +31,7 @@ TOPOLOGIES: Mapping[str, type[Topology]] = MappingProxyType(
         "exponential": Exponential,
         "random_regular": RandomRegular,
         "bipartite": Bipartite,
+        "shuffled": Shuffled,
         "channels": Channels,
         "rotating": Rotating,
     }
@@ -47,8 +50,12 @@ __all__ = [
     "RandomRegular",
     "Ring",
     "Rotating",
+    "Shuffled",
+    "Spectrum",
     "Star",
     "Topology",
     "Torus",
     "Tree",
+    "mixing_matrix",
+    "spectrum_of",
 ]
