@@ -5,6 +5,7 @@ May import: view, errors.
 Never: keeps state of its own, sends anything, or knows which strategy uses it.
 """
 
+from fast.parts.lateness import LATE, ByAge, MomentumCorrected
 from fast.parts.merge import RULES, Rule, mean, sum_
 from fast.parts.robust import ROBUST, Krum, Median, MultiKrum, NormClip, TrimmedMean
 from fast.parts.topology import (
@@ -19,6 +20,7 @@ from fast.parts.topology import (
     RandomRegular,
     Ring,
     Rotating,
+    Shuffled,
     Star,
     Topology,
     Torus,
@@ -26,10 +28,12 @@ from fast.parts.topology import (
 )
 
 __all__ = [
+    "LATE",
     "ROBUST",
     "RULES",
     "TOPOLOGIES",
     "Bipartite",
+    "ByAge",
     "Channels",
     "Exponential",
     "Full",
@@ -38,12 +42,14 @@ __all__ = [
     "Hypercube",
     "Krum",
     "Median",
+    "MomentumCorrected",
     "MultiKrum",
     "NormClip",
     "RandomRegular",
     "Ring",
     "Rotating",
     "Rule",
+    "Shuffled",
     "Star",
     "Topology",
     "Torus",

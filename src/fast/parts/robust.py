@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fast.errors import UsageError
 from fast.parts.columns import middle_mean, squared_distances
-from fast.parts.merge import Rule, mean
+from fast.parts.merge import Rule, check_rule_given, mean
 from fast.parts.topology.base import check_whole
 from fast.parts.voting import Robust, merge_votes
 
@@ -163,10 +163,7 @@ class NormClip(Robust):
             raise UsageError(
                 f"norm_clip(limit={self.limit!r}): the longest length is a finite number above 0"
             )
-        if not callable(self.then):
-            raise UsageError(
-                f"norm_clip(then={self.then!r}): what follows is a rule, such as mean or median()"
-            )
+        check_rule_given(self.name, "then", self.then)
 
     @property
     def needs(self) -> int:

@@ -114,6 +114,7 @@ class Vote:
     count: int = 1
     weight: float = 1.0
     steps: tuple[int, ...] = (0,)
+    age: float = 0.0
 
 
 def merge_votes(rule: Rule, votes: Sequence[Tensor]) -> Tensor:

@@ -9,11 +9,12 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fast.errors import UsageError
-from fast.parts import ROBUST, RULES, TOPOLOGIES, Rule, Topology
+from fast.parts import LATE, ROBUST, RULES, TOPOLOGIES, Rule, Topology
 from fast.parts.codecs.base import Codec
 from fast.parts.codecs.catalogue import CODECS
 from fast.parts.staleness import CORRECTIONS, Correction
 from fast.strategies.catalogue import canonical_call
+from fast.strategies.files import RuleFromFile
 
 
 def takes_a_row(target: Callable[..., object]) -> bool:
@@ -101,8 +102,8 @@ def _fits(value: object, hint: Any) -> bool:
 
 def _kind(hint: Any) -> str:
     """In words: 'a rule (mean, sum)', 'a topology (ring, ...)', 'a codec (fp16, ...)', or the type's own name."""
-    if hint == Rule or hint is type(RULES["mean"]) or hint in ROBUST.values():
-        return f"a rule ({', '.join((*RULES, *ROBUST))})"
+    if hint == Rule or hint in (type(RULES["mean"]), RuleFromFile, *LATE.values(), *ROBUST.values()):
+        return f"a rule ({', '.join((*RULES, *LATE, *ROBUST))})"
     if inspect.isclass(hint) and issubclass(hint, Topology):
         return f"a topology ({', '.join(TOPOLOGIES)})"
     if inspect.isclass(hint) and issubclass(hint, Codec):

@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from fast.core import Strategy
-from fast.parts import ROBUST, TOPOLOGIES
+from fast.parts import LATE, ROBUST, TOPOLOGIES
 from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
 from fast.parts.staleness import CORRECTIONS
 from fast.strategies.catalogue import canonical_call, catalogue
+from fast.strategies.files import covered, uncovered
 
 
 def short_call(call: str) -> str:
@@ -22,6 +23,8 @@ def short_call(call: str) -> str:
     'choco(codec=chain(clip(1.0), top_k(0.05)))'
     >>> short_call("allreduce(rule=norm_clip(limit=1.0, then=multi_krum(hostile=1, chosen=None)))")
     'allreduce(rule=norm_clip(1.0, then=multi_krum(1)))'
+    >>> short_call("allreduce(rule=my.py:merge)")
+    'allreduce(rule=my.py:merge)'
     """
     name = call.partition("(")[0]
     preset = catalogue().get(name)
@@ -29,7 +32,7 @@ def short_call(call: str) -> str:
         return call
     defaults = arguments_of(preset().call)
     differing = [
-        f"{key}={_short_part(parsed(value).body)}"
+        f"{key}={uncovered(_short_part(parsed(covered(value)).body))}"
         for key, value in arguments_of(call).items()
         if defaults.get(key) != value
     ]
@@ -42,6 +45,7 @@ def _short_part(expr: ast.expr) -> str:
         return ast.unparse(expr)
     parts: dict[str, Callable[..., object]] = {
         **TOPOLOGIES,
+        **LATE,
         **ROBUST,
         **CODECS,
         **TRANSFORMATIONS,
@@ -72,10 +76,10 @@ def arguments_of(call: str) -> dict[str, str]:
     {'send': "'own'", 'topology': 'torus(rows=None)'}
     """
     _, bracket, rest = call.partition("(")
-    tree = parsed(f"_({rest}").body if bracket else None
+    tree = parsed(covered(f"_({rest}")).body if bracket else None
     if not isinstance(tree, ast.Call):
         return {}
-    return {each.arg: ast.unparse(each.value) for each in tree.keywords if each.arg}
+    return {each.arg: uncovered(ast.unparse(each.value)) for each in tree.keywords if each.arg}
 
 
 def with_argument(call: str, name: str, value: object) -> str:

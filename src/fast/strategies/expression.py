@@ -5,14 +5,15 @@
     torus(rule=sum, send='merged', topology=torus(rows=2))
     allreduce,ssp(inf),./my-ideas/sparse.py:Sparse(p=0.1)
     allreduce(codec=chain(clip(1.0), error_feedback(top_k(0.01))))
-    allreduce(rule=krum(1)),torus(rule=norm_clip(1.0, then=median))
+    allreduce(rule=krum(1)),torus(rule=norm_clip(1.0, then=median)),torus(rule=my_rules.py:halves)
 
 A list is one expression, so commas inside calls are safe. Names in argument position are parts
 (rules, topologies, codecs, staleness corrections; a bare one is built with its defaults) or the number `inf`.
 What a strategy says of itself in `call` reads back as the same strategy.
 
 A path is not Python, so `file.py:Name` is covered up by a name of equal length before `ast` sees
-the text, and found again by its position. Opening the file is the caller's business: `load`.
+the text, and found again by its position. In argument position it is a merge rule. Opening the file is
+the caller's business: `load`.
 """
 
 from __future__ import annotations
@@ -26,20 +27,17 @@ from typing import Any, NoReturn
 
 from fast.core import Strategy
 from fast.errors import UsageError
-from fast.parts import ROBUST, RULES, TOPOLOGIES
+from fast.parts import LATE, ROBUST, RULES, TOPOLOGIES
 from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
 from fast.parts.staleness import CORRECTIONS, Correction
 from fast.parts.staleness import chain as corrections_in_a_chain
 from fast.strategies.binding import bind, nearest, takes_a_row
 from fast.strategies.catalogue import canonical_call, find
+from fast.strategies.files import QUOTED_OR_FILE, rule_from_file
 
 Load = Callable[[str, str], object]
 """Opens a Python file and gives back what has this name in it: load(path, name)."""
 
-_QUOTED_OR_FILE = re.compile(
-    r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | (?P<path>[^\s,()\[\]'"=]+\.py):(?P<name>[^\W\d]\w*)""",
-    re.VERBOSE,
-)
 _LITERALS = ("inf", "True", "False", "None")
 
 
@@ -81,7 +79,7 @@ class _Reader:
             files[found.start()] = (found["path"], found["name"])
             return "_" * len(found[0])
 
-        return _Reader(text, _QUOTED_OR_FILE.sub(cover, text), files, load)
+        return _Reader(text, QUOTED_OR_FILE.sub(cover, text), files, load)
 
     def tree(self) -> ast.expr:
         if not self.text:
@@ -131,7 +129,8 @@ class _Reader:
             case ast.Tuple(elts=elts):
                 return tuple(self.value(each) for each in elts)
             case ast.Name() if self._start(expr) in self.files:
-                self._refuse_file(expr)
+                path, name = self.files[self._start(expr)]
+                return rule_from_file(f"{path}:{name}", self._opened(path, name))
             case ast.Name(id="inf"):
                 return inf
             case ast.Name(id=name) if name in RULES:
@@ -160,6 +159,7 @@ class _Reader:
     def _named_part(self, name: str) -> Callable[..., object]:
         parts: dict[str, Callable[..., object]] = {
             **TOPOLOGIES,
+            **LATE,
             **ROBUST,
             **CODECS,
             **TRANSFORMATIONS,
@@ -186,12 +186,15 @@ class _Reader:
                 return called, [self.value(each) for each in positional], kwargs
         return None, [], {}
 
-    def _loaded(self, path: str, name: str) -> Callable[..., object]:
+    def _opened(self, path: str, name: str) -> object:
         if self.load is None:
             raise UsageError(
                 f"{path}:{name} is in a file, and files aren't read here. Name a preset instead."
             )
-        found = self.load(path, name)
+        return self.load(path, name)
+
+    def _loaded(self, path: str, name: str) -> Callable[..., object]:
+        found = self._opened(path, name)
         foreign_class = isinstance(found, type) and not issubclass(found, Strategy)
         if callable(found) and not foreign_class:
             return found
@@ -221,8 +224,8 @@ class _Reader:
     def _refuse_file(self, expr: ast.expr) -> NoReturn:
         self.refuse(
             expr,
-            "only a strategy is read from a file, not an argument. Write a function there that returns the "
-            "strategy with this argument, and name that function",
+            "only a strategy or a merge rule is read from a file, and a rule isn't called here. Write a function "
+            "there that returns the strategy with this argument, and name that function",
         )
 
 

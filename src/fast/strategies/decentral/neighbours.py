@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
 from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag, fold_sum
-from fast.parts import Rule, Topology
+from fast.parts import Rule, Topology, sum_
 from fast.parts.codecs import Codec
-from fast.parts.merge import enough
+from fast.parts.merge import amended, enough, memory_of
+from fast.strategies.decentral.moments import Moments, Past
 from fast.strategies.merging import discard, merged_with_own
 
 
@@ -20,10 +23,13 @@ class MixNeighbours(Strategy):
     synchronous = True
     identity_alone = True
     admits = True
-    tags = (Tag("mix", carries=WEIGHTS),)
+    tags = (Tag("mix", carries=WEIGHTS), Tag("moments"))
 
-    def __init__(self, *, topology: Topology) -> None:
-        self.topology = topology
+    def __init__(self, *, topology: Topology, moments: Moments) -> None:
+        self.topology, self.moments = topology, moments
+
+    def state(self, me: Me) -> Past | None:
+        return self.moments.start(me)
 
     async def begin(self, me: Me) -> None:
         me.send(me.audience, me.weights, tag="mix")
@@ -39,6 +45,8 @@ class MixNeighbours(Strategy):
         pull.sub_(me.weights, alpha=heard)
         me.apply(me.gradient)
         me.weights.add_(pull)
+        self.moments.moved(me, me.state)
+        await self.moments.settle(me, me.state, partial(me.neighbour_mean, tag="moments"))
 
 
 class NeighbourGradients(Strategy):
@@ -47,7 +55,6 @@ class NeighbourGradients(Strategy):
 
     topology: Topology
     identity_alone = True
-    knobs = MappingProxyType({"send": ("merged",)})
 
     def __init__(
         self,
@@ -61,8 +68,12 @@ class NeighbourGradients(Strategy):
         self.topology, self.rule, self.what, self.bucket_bytes = topology, rule, send, bucket_bytes
         self.tags = (Tag("gradient", carries=GRADIENT, fold=fold_sum, codec=codec),)
         self.admits = self.survives_loss = bucket_bytes is None  # what comes in pieces needs all of them
-        if bucket_bytes is not None:
-            self.knobs = MappingProxyType({})  # what is merged can't be sent in buckets
+        if bucket_bytes is None and rule is not sum_:  # neither can be merged and passed on
+            self.knobs = MappingProxyType({"send": ("own",) if send == "merged" else ("merged",)})
+
+    def state(self, me: Me) -> Any:
+        """What the rule remembers, if it remembers anything."""
+        return memory_of(self.rule)
 
     def contributors(self, workers: int) -> int:
         """Its own gradient and those of whom it hears, which are nowhere fewer."""
@@ -77,13 +88,14 @@ class NeighbourGradients(Strategy):
         merged = merged_with_own(me, self.rule, arrived)
         if self.what == "merged":
             me.send(me.audience, merged, tag="gradient")
-        me.apply(merged)
+        me.apply(amended(self.rule, merged, me.samples, arrived, me.state))
 
     async def end(self, me: Me) -> None:
         """Gradients that arrived after the last step belong into the weights like all others."""
         arrived = me.letters("gradient")
         if arrived and enough(self.rule, 0.0, arrived):
-            me.apply(self.rule(me.gradient.zero_(), 0.0, arrived))
+            merged = self.rule(me.gradient.zero_(), 0.0, arrived)
+            me.apply(amended(self.rule, merged, 0.0, arrived, me.state))
         else:
             discard(me, self.rule, arrived)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fast.core import Strategy
 from fast.errors import UsageError
-from fast.parts import Ring, Rule, Topology, Torus, mean
+from fast.parts import Ring, Rule, Topology, Torus, mean, sum_
 from fast.parts.codecs.calls import Codec, top_k
+from fast.parts.lateness import ForLate
 from fast.strategies.catalogue import preset
+from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.neighbours import CompressedGossip, MixNeighbours, NeighbourGradients
-from fast.strategies.presets.arguments import bucket_bytes, check_is_rule
+from fast.strategies.presets.arguments import bucket_bytes, check_is_codec, check_is_rule
 
 
 @preset(
@@ -20,18 +22,21 @@ from fast.strategies.presets.arguments import bucket_bytes, check_is_rule
     topology="ring (any graph)",
     reference="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017",
 )
-def dpsgd(topology: Topology = Ring()) -> Strategy:
+def dpsgd(topology: Topology = Ring(), moments: str = "keep") -> Strategy:
     """Decentralised parallel SGD: mix the neighbours' weights, then take the own step.
 
     w_i <- sum_j W_ij w_j - eta g_i(w_i)
 
-    W is symmetric and doubly stochastic (1/3 each on a ring). The weights travel while the
-    gradient is computed. Sends 4 d per neighbour: 8 d bytes on a ring. Staleness 0.
+    W is symmetric and doubly stochastic (1/3 each on a ring). The weights travel while the gradient is
+    computed, which is taken at the weights before they are mixed, as in the original. That one is plain SGD; with an
+    optimizer that remembers, `moments` says what becomes of its memory in each step: "keep" leaves it local, "average"
+    mixes it by W too, "correct" makes SGD's momentum that of the way which neighbours have gone together, "reset"
+    forgets it. Sends 4 d per neighbour: 8 d bytes on a ring, with "average" as much again for each moment. Staleness 0.
 
     >>> dpsgd()
-    dpsgd(topology=ring())
+    dpsgd(topology=ring(), moments='keep')
     """
-    return MixNeighbours(topology=topology)
+    return MixNeighbours(topology=topology, moments=Moments(moments))
 
 
 @preset(
@@ -45,38 +50,56 @@ def dpsgd(topology: Topology = Ring()) -> Strategy:
 )
 def torus(
     rule: Rule = mean,
-    send: str = "own",
+    send: str = "auto",
     topology: Topology = Torus(),
     codec: Codec | None = None,
     bucket_mb: float | None = None,
 ) -> Strategy:
     """FAST's own: workers on a torus exchange gradients with four neighbours and never wait.
 
-    w_i <- optimizer(w_i, rule(g_i, {g_j that arrived since the last step}))
+    w_i <- optimizer(w_i, m_i),  m_i = rule(g_i, {what arrived since the last step})
 
-    Every gradient that arrives is included exactly once; `rule` says how: mean, sum, a function, or one that
+    Every letter that arrives is included exactly once; `rule` says how: mean, sum, by_age (what is late counts less),
+    momentum_corrected (what is late acts as if it had come in time), a function of (own, weight, arrived), or one that
     stands hostile workers. In a step in which fewer arrived than such a rule needs, a worker takes only its own.
-    `send="merged"` passes on what was applied, so that information travels several hops and
-    replicas stay closer. Replicas drift apart: watch the distance. The sum rule is stable only where
-    everybody hears everybody; on a torus of 4 or more it diverges unless the rate is small.
-    Sends 16 d bytes, or what a codec makes of them; with `bucket_mb` in buckets while backward is
-    still running. Staleness has no bound.
+
+    With `send="merged"` a worker passes on m_i, what it has applied, so that a gradient travels on from hop to hop.
+    With the mean, m then tends to (I + L)^-1 g, L the Laplacian of the graph: positive definite on any graph, so every
+    difference between replicas descends the loss, and its columns add up to 1, so their mean moves by the mean
+    gradient. With "own" it passes on g_i: m = (I + A) g / (1 + D) with D neighbours each, A their matrix, isn't
+    positive definite, and on a ring of four or a torus neighbours may drift apart. "auto" is "merged" for a mean, by
+    age or corrected too, and "own" for all other rules and with `bucket_mb`, which sends in buckets while backward
+    still runs. The sum rule is stable only where everybody hears everybody, unless the rate is small. Nothing pulls
+    weights together: watch the distance. Sends 16 d bytes, or what a codec makes of them. Staleness has no bound.
 
     >>> torus()
-    torus(rule=mean, send='own', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)
+    torus(rule=mean, send='auto', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)
     """
-    if send not in ("own", "merged"):
-        raise UsageError(
-            f"torus(send={send!r}): send is 'own' (this step's gradient) or 'merged' (what was applied)"
-        )
     check_is_rule("torus", rule)
+    check_is_codec("torus", codec)
     size = bucket_bytes(bucket_mb)
-    if send == "merged" and size is not None:
+    sent = _sent(send, rule, size)
+    return NeighbourGradients(topology=topology, rule=rule, send=sent, codec=codec, bucket_bytes=size)
+
+
+def _sent(send: str, rule: Rule, bucket_bytes: int | None) -> str:
+    """What is passed on: 'own' or 'merged'."""
+    if send not in ("auto", "own", "merged"):
+        raise UsageError(
+            f"torus(send={send!r}): send is 'own' (this step's gradient), 'merged' (what was applied), or 'auto'"
+        )
+    if send == "merged" and rule is sum_:
+        raise UsageError(
+            "torus(rule=sum, send='merged'): a sum that is passed on is added up again by everybody who hears it, and "
+            "grows without end. Take send='own', or another rule, such as mean."
+        )
+    if send == "merged" and bucket_bytes is not None:
         raise UsageError(
             "torus(send='merged', bucket_mb=...): what is sent is made of the whole gradient, so no part of it can be "
-            "sent before. Leave bucket_mb out, or send='own'."
+            "sent before. Leave bucket_mb out, or take send='own'."
         )
-    return NeighbourGradients(topology=topology, rule=rule, send=send, codec=codec, bucket_bytes=size)
+    mixes = rule is mean or isinstance(rule, ForLate)
+    return send if send != "auto" else "merged" if mixes and bucket_bytes is None else "own"
 
 
 @preset(
@@ -104,6 +127,7 @@ def choco(codec: Codec = top_k(0.1), gamma: float = 0.2, topology: Topology = Ri
     >>> choco(codec=int8())
     choco(codec=int8(stochastic=False), gamma=0.2, topology=ring())
     """
+    check_is_codec("choco", codec)
     if not isinstance(gamma, int | float) or isinstance(gamma, bool) or not 0 < gamma <= 1:
         raise UsageError(f"choco(gamma={gamma!r}): the consensus step is more than 0 and at most 1")
     if codec.remembers:
