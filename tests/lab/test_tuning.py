@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fast.lab.tuning import RATES, Setting, Trial, Tuning, next_setting
+from fast.lab.tuning import RATES, Setting, Trial, Tuning, knobs_for, next_setting
 from fast.loop.loading import strategy_from
 from fast.strategies.calls import open_knobs, with_argument
 
@@ -88,6 +88,15 @@ def test_a_knob_that_the_user_has_turned_stays() -> None:
     assert open_knobs(strategy_from("local_sgd")) == KNOBS
     assert open_knobs(strategy_from("local_sgd(tau=3)")) == {}
     assert open_knobs(strategy_from("allreduce")) == {}
+
+
+def test_knobs_that_can_not_be_turned_are_left_alone() -> None:
+    """Two or three backups of three workers would leave nobody, or one; a quorum says already how many are awaited."""
+    assert knobs_for(strategy_from("tensorflow"), 8) == {"backups": (2, 3)}
+    assert knobs_for(strategy_from("tensorflow"), 3) == {"backups": (2,)}
+    assert knobs_for(strategy_from("tensorflow"), 2) == {}
+    assert knobs_for(strategy_from("tensorflow(quorum=0.6)"), 8) == {}
+    assert knobs_for(strategy_from("local_sgd"), 2) == KNOBS
 
 
 @pytest.mark.parametrize("name", ["local_sgd", "ssp", "torus", "gossip"])

@@ -15,6 +15,7 @@ from fast.corrections import delay_compensation, explicit_momentum
 from fast.errors import UsageError
 from fast.sim import Compute, Network, Simulation, SimWorker, TraceHash, parse_straggler
 from fast.sim.cluster import Cluster, Work
+from fast.strategies.central.downpour import Downpour
 from fast.strategies.presets import agn, dc_asgd, distbelief, downpour, ssp
 from fast.trace import Applied, Dropped, Included, Received, Sent, Stepped, Waited
 
@@ -307,7 +308,7 @@ def test_a_fast_worker_can_not_fill_the_servers_queue(fetch, push):
 
 def test_a_worker_that_never_waited_would_fill_it():
     """The negative control: the same worker with a fetch only every 200 steps."""
-    most, _, _ = queue_of(downpour(fetch=200, push=1))
+    most, _, _ = queue_of(Downpour(fetch=200, push=1))
     assert most[0] > 100
 
 
@@ -557,6 +558,8 @@ def test_nobody_waits_for_a_straggler():
         (lambda: agn(steps=True), r"agn\(steps=True\)"),
         (lambda: distbelief(warm=-1), r"distbelief\(warm=-1\).*from 0 on"),
         (lambda: dc_asgd(strength=-1), r"strength=-1"),
+        (lambda: downpour(fetch=65), r"up to 65 pushes of each worker.*take push=2"),
+        (lambda: distbelief(fetch=1000, push=7), r"up to 142 pushes of each worker.*take push=16"),
     ],
 )
 def test_what_can_not_be_is_refused(build, words):

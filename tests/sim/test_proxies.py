@@ -168,33 +168,44 @@ def test_what_is_at_the_root_and_what_is_dirty_are_all_gradients():
 
 
 def caches(batches, group, flush, order):
-    """A plain loop: pushes in this order, each with the gradient of what its worker read last."""
+    """A plain loop: pushes in this order, each with the gradient of what its worker read last, and its share of
+    the samples: those of its own group as they are, those of the other groups as they were at their last flush."""
     size = len(batches)
     root = PROBLEM.start.clone()
     copies = [PROBLEM.start.clone() for _ in range(ceil(size / group))]
     dirty = [torch.zeros_like(root) for _ in copies]
     pushed, taken = [0] * len(copies), [0] * size
     read = [PROBLEM.start.clone() for _ in range(size)]
+    last, told, heard = [{} for _ in copies], [[] for _ in copies], [[] for _ in copies]
     for worker in order:
         proxy = worker // group
         members = min(group, size - proxy * group)
-        g = PROBLEM.gradient(read[worker], batches[worker][taken[worker]])
+        batch = batches[worker][taken[worker]]
+        last[proxy][worker] = len(batch)
+        known = [*last[proxy].values(), *heard[proxy]]
         taken[worker] += 1
-        update = g * (1 / size)
+        update = PROBLEM.gradient(read[worker], batch) * (len(batch) * len(known) / (sum(known) * size))
         copies[proxy] = copies[proxy] - LR * update
         dirty[proxy] = dirty[proxy] + update
         pushed[proxy] += 1
         if pushed[proxy] == flush * members:
             root = root - LR * dirty[proxy]
             copies[proxy], dirty[proxy], pushed[proxy] = root.clone(), torch.zeros_like(root), 0
+            told[proxy] = list(last[proxy].values())
+            heard[proxy] = [each for other, sizes in enumerate(told) if other != proxy for each in sizes]
         read[worker] = copies[proxy].clone()
     return read
 
 
+@pytest.mark.parametrize("sizes", [[2], [2, 2, 6, 6], [1, 5, 3]], ids=repr)
 @pytest.mark.parametrize(("size", "group", "flush"), [(4, 2, 2), (5, 2, 3), (6, 3, 2)])
-def test_the_values_are_those_of_a_plain_loop(size, group, flush):
+def test_the_values_are_those_of_a_plain_loop(size, group, flush, sizes):
     """On an infinitely fast network pushes are taken in the order in which steps end."""
-    batches, order, got = PROBLEM.batches(size, 15), [], {}
+    order, got = [], {}
+    batches = [
+        [tuple(range(step, step + sizes[worker % len(sizes)])) for step in range(15)]
+        for worker in range(size)
+    ]
     simulation = PROBLEM.simulation(
         proxies(group=group, flush=flush), batches, lr=LR, compute=RandomCompute(), seed=3
     )

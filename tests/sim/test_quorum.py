@@ -11,12 +11,13 @@ import torch
 
 from fast.codecs import fp16
 from fast.errors import UsageError
+from fast.rules import median, sum_, trimmed_mean
 from fast.sim import Compute, Network, TraceHash, parse_straggler
 from fast.strategies.central.quorum import LATE
 from fast.strategies.presets import allreduce, ssp, tensorflow
 from fast.trace import Applied, Dropped, Included, Received, Sent, Stepped
 
-from .problem import LeastSquares, RandomCompute, close, equal, random_network, weights
+from .problem import LeastSquares, RandomCompute, RoundRobin, close, equal, random_network, weights
 
 PROBLEM = LeastSquares()
 LR, SEED = 0.02, 3
@@ -346,6 +347,62 @@ def test_same_seed_same_trace():
             ).run()
             traces.add(trace.hexdigest())
         assert len(traces) == 1
+
+
+# A rule for the first n
+
+
+def trimmed(stack):
+    return stack.sort(0).values[1:-1].mean(0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reference"),
+    [
+        (sum_, lambda stack: stack.sum(0)),
+        (median(), lambda stack: stack.median(0).values),
+        (trimmed_mean(hostile=1), trimmed),
+        (lambda own, weight, arrived: 3 * own + len(arrived), lambda stack: 3 * stack[0] + len(stack) - 1),
+    ],
+    ids=["sum", "median", "trimmed_mean", "own"],
+)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_rule_merges_the_first_n(rule, reference, servers):
+    """Five of seven, which are done in turns: those with the ids from 0 to 4."""
+    needed, batches = 5, PROBLEM.batches(7, 9, size=3)
+    simulation = PROBLEM.simulation(
+        tensorflow(backups=2, rule=rule, servers=servers), batches, lr=LR, compute=RoundRobin()
+    )
+    simulation.run(stop=lambda simulation: all(server.me.version == 1 for server in simulation.servers))
+    first = torch.stack([PROBLEM.gradient(PROBLEM.start, own[0]) for own in batches[:needed]])
+    found = torch.cat([server.me.weights for server in simulation.servers])
+    assert close(found, PROBLEM.start - LR * reference(first))
+
+
+def test_with_a_rule_a_hostile_worker_changes_nothing():
+    """Whatever the first of them sends: the median of the three others and of that is between theirs."""
+    batches, applied = PROBLEM.batches(5, 6), []
+    simulation = PROBLEM.simulation(
+        tensorflow(backups=1, rule=median()), batches, lr=LR, compute=RoundRobin()
+    )
+    compute, replica = simulation.workers[0].worker.compute, simulation.workers[0].me.replica
+
+    def lie(batch):
+        compute(batch)
+        replica.gradient.fill_(1e30)
+
+    object.__setattr__(simulation.workers[0].worker, "compute", lie)
+    server = simulation.servers[0].me.replica
+    apply = server.apply
+
+    def spy(gradient, present, rates=None):
+        applied.append(gradient.clone())
+        apply(gradient, present, rates)
+
+    server.apply = spy
+    simulation.run(stop=lambda simulation: simulation.me(5).version == 1)
+    honest = torch.stack([PROBLEM.gradient(PROBLEM.start, own[0]) for own in batches[1:4]])
+    assert (applied[0] >= honest.min(0).values).all() and (applied[0] <= honest.max(0).values).all()
 
 
 @pytest.mark.parametrize(

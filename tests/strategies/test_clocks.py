@@ -93,6 +93,23 @@ def test_a_share_is_the_part_of_the_samples_that_all_workers_would_bring(pushes:
         assert shares.take(worker, samples, 4) == pytest.approx(samples / (4 * mean))
 
 
+def test_who_has_left_has_no_part_in_the_shares_of_others():
+    shares = Shares()
+    for worker, samples in enumerate((8, 8, 8)):
+        shares.take_in(view(0, 1, 2), worker, samples)
+    assert shares.take_in(view(0, 1, 2), 2, 2) == pytest.approx(2 / 18)
+    assert shares.take_in(view(0, 1, number=1), 0, 8) == 0.5
+    assert shares.take_in(view(0, 1, number=1), 2, 5) == pytest.approx(5 / (2 * 7))  # it was on its way
+    assert shares.take_in(view(0, 1, number=1), 1, 8) == 0.5
+    assert shares.take_in(view(0, 1, 3, number=2), 3, 8) == pytest.approx(1 / 3)
+
+
+def test_those_who_push_elsewhere_have_a_part():
+    shares = Shares(others=(24.0, 2))
+    assert shares.take(0, 4, 4) == pytest.approx(4 / (4 * 28 / 3))
+    assert shares.take(1, 4, 4) == 4 / 32
+
+
 def test_shares_of_nothing_and_of_nobody():
     assert Shares().take(0, 0, 3) == 0
     assert Shares().take(0, 16, 0) == 1  # the last one's last push, when everybody has left

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from fast.core import Strategy
+from fast.core import Letter, Strategy
 from fast.errors import UsageError
 from fast.parts import Channels, Full, Ring, Torus, mean, sum_
+from fast.parts.merge import enough
+from fast.rules import by_age
 from fast.strategies import catalogue
+from fast.strategies.calls import short_call, with_argument
 from fast.strategies.central.bounded import StaleSynchronous
 from fast.strategies.decentral.neighbours import MixNeighbours, NeighbourGradients
 from fast.strategies.expression import parse_strategies, parse_strategy
@@ -30,9 +36,9 @@ def calls(text: str) -> list[str]:
     [
         ("allreduce", ALLREDUCE),
         ("allreduce()", ALLREDUCE),
-        ("local_sgd", "local_sgd(tau=10)"),
-        ("local_sgd(4)", "local_sgd(tau=4)"),
-        ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4)"),
+        ("local_sgd", "local_sgd(tau=10, moments='keep')"),
+        ("local_sgd(4)", "local_sgd(tau=4, moments='keep')"),
+        ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4, moments='keep')"),
         ("ssp(inf)", f"ssp(bound=inf, {ONE_SERVER})"),
         (
             "ssp(1, servers='workers', correction=chain(by_staleness, explicit_momentum(-0.2)))",
@@ -42,13 +48,13 @@ def calls(text: str) -> list[str]:
         ("ssp(0, 4, rule=sum)", f"ssp(bound=0, {ONE_SERVER})".replace("=1,", "=4,").replace("mean", "sum")),
         ("mxnet(kvstore='dist_async')", "mxnet(kvstore='dist_async', codec=None)"),
         ("ssp(bound=+2.5)", f"ssp(bound=2.5, {ONE_SERVER})"),
-        ("dpsgd(full)", "dpsgd(topology=full())"),
-        ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3))"),
-        ("dpsgd(channels([(0, 1), (2, 1)]))", "dpsgd(topology=channels([(0, 1), (1, 2)]))"),
-        ("torus", f"torus(rule=mean, send='own', topology=torus(rows=None, columns=None), {NO_CODEC})"),
+        ("dpsgd(full)", "dpsgd(topology=full(), moments='keep')"),
+        ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3), moments='keep')"),
+        ("dpsgd(channels([(0, 1), (2, 1)]))", "dpsgd(topology=channels([(0, 1), (1, 2)]), moments='keep')"),
+        ("torus", f"torus(rule=mean, send='auto', topology=torus(rows=None, columns=None), {NO_CODEC})"),
         (
-            "torus(rule=sum, send='merged', topology=torus(rows=2))",
-            f"torus(rule=sum, send='merged', topology=torus(rows=2, columns=None), {NO_CODEC})",
+            "torus(rule=sum, send='own', topology=torus(rows=2))",
+            f"torus(rule=sum, send='own', topology=torus(rows=2, columns=None), {NO_CODEC})",
         ),
         (
             "allreduce(codec=fp16)",
@@ -74,9 +80,9 @@ def test_names_and_calls(text: str, call: str) -> None:
 
 
 def test_arguments_become_the_parts_themselves() -> None:
-    strategy = parse_strategy("torus(rule=sum, send='merged', topology=ring)")
+    strategy = parse_strategy("torus(rule=sum, send='own', topology=ring)")
     assert isinstance(strategy, NeighbourGradients)
-    assert (strategy.rule, strategy.what, type(strategy.topology)) == (sum_, "merged", Ring)
+    assert (strategy.rule, strategy.what, type(strategy.topology)) == (sum_, "own", Ring)
     mixed = parse_strategy("dpsgd(torus(columns=2))")
     assert isinstance(mixed, MixNeighbours)
     assert isinstance(mixed.topology, Torus)
@@ -91,7 +97,7 @@ def test_a_list_is_one_expression() -> None:
         ALLREDUCE,
         f"ssp(bound=2, {ONE_SERVER})",
         f"torus(rule=sum, send='own', topology=torus(rows=None, columns=None), {NO_CODEC})",
-        "dpsgd(topology=torus(rows=2, columns=3))",
+        "dpsgd(topology=torus(rows=2, columns=3), moments='keep')",
     ]
     assert calls("allreduce") == calls("allreduce,") == [ALLREDUCE]
 
@@ -138,8 +144,14 @@ topologies = (
 )
 
 
-@given(st.sampled_from([mean, sum_]), st.sampled_from(["own", "merged"]), topologies)
-def test_torus_reads_back(rule: object, send: str, topology: object) -> None:
+passed_on = st.sampled_from(
+    [(mean, "own"), (mean, "merged"), (sum_, "own"), (sum_, "auto"), (by_age(0.5), "auto")]
+)
+
+
+@given(passed_on, topologies)
+def test_torus_reads_back(given_: tuple[object, str], topology: object) -> None:
+    rule, send = given_
     call = catalogue()["torus"](rule=rule, send=send, topology=topology).call
     assert parse_strategy(call).call == call
 
@@ -160,7 +172,7 @@ def load(path: str, name: str) -> object:
     """A caller's way to files. Whoever asks for a file of another name has misread the text."""
     assert path in ("my.py", "./some-dir/my.v2.py", "/абс/my.py", "~/a+b/my.py")
     return {"Mine": Mine, "make": make, "number": 3, "Foreign": dict, "none": lambda: None,
-            "spread": lambda *args: Mine(), "built": Mine()}[name]  # fmt: skip
+            "spread": lambda *args: Mine(), "built": Mine(), "halves": halves}[name]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["my.py", "./some-dir/my.v2.py", "/абс/my.py", "~/a+b/my.py"])
@@ -202,8 +214,12 @@ def test_a_file_name_inside_quotes_is_text() -> None:
         ("my.py:make", r"missing a required argument: 'k'.*takes: k, rest"),
         ("my.py:make(k='3')", "k needs int, and this is str"),
         ("my.py:Mine(q=3)", r"no argument 'q'.*takes: p=0.1, names=\(\)"),
-        ("torus(rule=my.py:make)", "only a strategy is read from a file"),
-        ("torus(topology=my.py:make(1))", "only a strategy is read from a file"),
+        ("torus(rule=my.py:make)", r"a function of \(own, weight, arrived\)"),
+        ("torus(rule=my.py:Mine)", "as an argument only a merge rule is read from a file"),
+        ("torus(rule=my.py:number)", "my.py:number is 3"),
+        ("torus(rule=my.py:halves())", "a rule isn't called here"),
+        ("torus(topology=my.py:make(1))", "only a strategy or a merge rule is read from a file"),
+        ("torus(topology=my.py:halves)", "topology needs a topology .* and this is a rule"),
         ("my.py", "written file.py:Name"),
         ("./my.py", "written file.py:Name"),
     ],
@@ -214,8 +230,38 @@ def test_what_files_may_not_hold(text: str, why: str) -> None:
 
 
 def test_without_a_loader_files_are_refused() -> None:
-    with pytest.raises(UsageError, match="files aren't read here"):
-        parse_strategy("my.py:Mine")
+    for text in ("my.py:Mine", "torus(rule=my.py:halves)"):
+        with pytest.raises(UsageError, match="files aren't read here"):
+            parse_strategy(text)
+
+
+def halves(own: Tensor, weight: float, arrived: Sequence[Letter]) -> Tensor:
+    """Of one's own, to begin with."""
+    return own / 2
+
+
+halves.needs = 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", ["my.py", "./some-dir/my.v2.py", "/абс/my.py", "~/a+b/my.py"])
+def test_a_rule_from_a_file(path: str) -> None:
+    strategy = parse_strategy(f"torus(rule={path}:halves, topology=ring)", load)
+    assert isinstance(strategy, NeighbourGradients)
+    assert strategy.rule(torch.tensor([4.0]), 1.0, []).tolist() == [2.0]
+    assert enough(strategy.rule, 1.0, []) is False  # what it says about itself is heard
+    assert strategy.call == f"torus(rule={path}:halves, send='auto', topology=ring(), {NO_CODEC})"
+    assert parse_strategy(strategy.call, load).call == strategy.call
+    assert short_call(strategy.call) == f"torus(rule={path}:halves, topology=ring)"
+    assert parse_strategy(with_argument(strategy.call, "send", "own"), load).rule == strategy.rule  # type: ignore[attr-defined]
+
+
+def test_a_rule_from_a_file_goes_where_rules_go() -> None:
+    first, second = parse_strategies(
+        "allreduce(rule=norm_clip(1.0, then=my.py:halves)),my.py:Mine(names=my.py:halves)", load
+    )
+    assert "then=my.py:halves" in first.call
+    assert parse_strategy(first.call, load).call == first.call
+    assert second.call == "my.py:Mine(p=0.1, names=my.py:halves)"
 
 
 # Wrong texts and their answers
@@ -225,9 +271,15 @@ def test_without_a_loader_files_are_refused() -> None:
     ("text", "answer"),
     [
         ("allreduc", "Did you mean allreduce?"),
-        ("local_sgd(tua=3)", "has no argument 'tua'. Did you mean tau? local_sgd takes: tau=10."),
+        (
+            "local_sgd(tua=3)",
+            "has no argument 'tua'. Did you mean tau? local_sgd takes: tau=10, moments='keep'.",
+        ),
         ("allreduce(tau=3)", "allreduce takes: codec=None, algorithm='auto'"),
-        ("local_sgd(1, 2)", "too many positional arguments. local_sgd takes: tau=10."),
+        (
+            "local_sgd(1, 'keep', 2)",
+            "too many positional arguments. local_sgd takes: tau=10, moments='keep'.",
+        ),
         ("local_sgd(1, tau=2)", "multiple values for argument 'tau'"),
         ("local_sgd(tau=1, tau=2)", "each argument is given once"),
         ("torus(topology=torus(row=2))", "Did you mean rows? torus takes: rows=None, columns=None."),
@@ -238,7 +290,7 @@ def test_without_a_loader_files_are_refused() -> None:
         # the wrong kind
         (
             "torus(rule=ring)",
-            "torus(rule=ring()): rule needs a rule (mean, sum, median, trimmed_mean, krum, ",
+            "torus(rule=ring()): rule needs a rule (mean, sum, by_age, momentum_corrected, median, trimmed_mean, ",
         ),
         ("torus(rule=ring)", "multi_krum, norm_clip), and this is a topology"),
         ("dpsgd(krum(1))", "channels, rotating), and this is a rule"),

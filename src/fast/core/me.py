@@ -249,6 +249,7 @@ class Me(Shards, Together):
         codec: Codec | None = None,
         into: Tensor | None = None,
         present: int | Whose | None = Whose.MINE,
+        weight: float | None = None,
         **note: Any,
     ) -> None:
         """Send values to one peer or several. Never waits; ordered per pair and tag; as of now.
@@ -256,8 +257,8 @@ class Me(Shards, Together):
         Any tensor: of any shape and dtype, contiguous or not. A `codec` makes its bytes fewer; without
         one the tag's own is used, if it has any. What the codec remembers belongs to the tag and to
         this shape: one residual per channel, however many peers hear it. `into` gets the values
-        that the receivers will decode. `present` is for a gradient of several steps: the parameters that
-        have one in any of them, a bit each.
+        that the receivers will decode. `present` and `weight` are for a gradient of several steps: the
+        parameters that have one in any of them, a bit each, and the samples of all of them.
         """
         targets = (to,) if isinstance(to, int) else tuple(to)
         if not targets and into is None:
@@ -268,6 +269,7 @@ class Me(Shards, Together):
         if codec is not None:
             codec = self.in_use(codec)
         letter = self._letter(tensor, tag, note, present)
+        letter.weight = letter.weight if weight is None else weight
         letter.tensor = self.world.outgoing(letter.tensor)
         if codec is not None and letter.tensor.numel():
             letter = self.coding.encoded(letter, codec, into, _place_of(tensor))

@@ -65,6 +65,7 @@ class Shards(ABC):
         codec: Codec | None = None,
         into: Tensor | None = None,
         present: int | Whose | None = Whose.MINE,
+        weight: float | None = None,
         **note: Any,
     ) -> None:
         """Send values to one peer or several."""
@@ -101,23 +102,25 @@ class Shards(ABC):
         *,
         codec: Codec | None = None,
         present: int | Whose | None = Whose.MINE,
+        weight: float | None = None,
         **note: Any,
     ) -> None:
         """Send every server its slice of a flat tensor like `me.gradient`. Never waits.
 
         The letter's `version` is that of the server's weights which were read last, so that a server
-        knows the staleness of what it gets: `me.version - letter.version`. `present` as for `send`.
+        knows the staleness of what it gets: `me.version - letter.version`. `present` and `weight` as for
+        `send`.
         """
         self._check_flat("push", tensor)
         if not self.strategy.sharded:
-            self.send(self.shards, tensor, tag, codec=codec, present=present, **note)
+            self.send(self.shards, tensor, tag, codec=codec, present=present, weight=weight, **note)
             return
         if isinstance(present, Whose):
             present = self.present_for(tensor, tag)
         for server in self.in_turn(tuple(self.shards)):
             cut = self.shards[server]
             piece = Cutting(tensor[cut], cut.start, self._present_in(cut, present))
-            self.send(server, piece, tag, codec=codec, **note)
+            self.send(server, piece, tag, codec=codec, weight=weight, **note)
 
     async def pull(self, tag: str, into: Tensor) -> None:
         """The next letter of every server, each copied into its slice of `into`: `me.weights`, say."""

@@ -19,7 +19,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fast.strategies.calls import short_call, with_argument
+from fast.core import Strategy
+from fast.errors import UsageError
+from fast.loop.loading import strategy_from
+from fast.strategies.calls import open_knobs, short_call, with_argument
 
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0, 0.125)
 """Factors on the task's own learning rate, in the order in which they are tried."""
@@ -95,6 +98,23 @@ class Tuning(msgspec.Struct, frozen=True):
             "at_edge": self.at_edge,
             "trials": trials,
         }
+
+
+def knobs_for(strategy: Strategy, workers: int) -> Knobs:
+    """Knobs that nobody has turned, without the values that so many workers can't train with."""
+    knobs = {
+        name: tuple(value for value in values if _is_possible(strategy, name, value, workers))
+        for name, values in open_knobs(strategy).items()
+    }
+    return {name: values for name, values in knobs.items() if values}
+
+
+def _is_possible(strategy: Strategy, knob: str, value: object, workers: int) -> bool:
+    try:
+        strategy_from(with_argument(strategy.call, knob, value)).check(workers)
+    except UsageError:
+        return False
+    return True
 
 
 def next_setting(asked: str, knobs: Knobs, trials: Sequence[Trial]) -> Setting:

@@ -76,16 +76,17 @@ class LargeBatch:
     are corrected when the rate changes. What torch's own optimizers hold is known."""
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or (self.reference is not None and self.reference < 1):
+        if not _is_count(self.batch, 1) or (self.reference is not None and not _is_count(self.reference, 1)):
             raise UsageError(
-                f"{self}: batches have at least 1 sample. `batch` is what one worker sees in a step, `reference` "
-                "the batch that the learning rate was tuned for."
+                f"{self}: batches are whole, with at least 1 sample. `batch` is what one worker sees in a "
+                "step, `reference` the batch that the learning rate was tuned for."
             )
-        if not isinstance(self.warm_up, int) or self.warm_up < 0:
+        if not _is_count(self.warm_up, 0):
             raise UsageError(
                 f"{self}: warm_up counts steps, from 0 on. For epochs take LargeBatch.of(loader, epochs=5)."
             )
-        if not 0 <= self.power <= 1:
+        number = isinstance(self.power, int | float) and not isinstance(self.power, bool)
+        if not number or not 0 <= self.power <= 1:
             raise UsageError(f"{self}: power is between 0 (the rate stays) and 1 (the linear rule)")
         if isinstance(cast(object, self.holds_rate), str):
             raise UsageError(f"{self}: holds_rate is a tuple of names, such as ({self.holds_rate!r},)")
@@ -136,6 +137,10 @@ class LargeBatch:
         scaled = ", ".join(f"{rate * k:g}" for rate in rates)
         words += f" for {self.reference or self.batch} scaled by {k:g} to {scaled}"
         return words + (f" in a warm-up of {self.warm_up} steps" if self.warm_up and k > 1 else "")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def check_fits(plan: LargeBatch, strategy: Strategy, optimizer: Optimizer, servers: int) -> None:

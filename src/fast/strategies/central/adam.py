@@ -54,8 +54,9 @@ class FactorPushes(Strategy):
     async def serve(self, me: Me) -> None:
         books: Books = me.state
         for push in await me.news(PUSH):
-            share = books.shares.take(push.sender, push.weight, max(1, len(me.workers)))
-            me.apply(_rebuilt(me, push).mul_(share), of=[push], rates=push.note["rates"])
+            share = books.shares.take_in(me.view, push.sender, push.weight)
+            if push.weight:
+                me.apply(_rebuilt(me, push).mul_(share), of=[push], rates=push.note["rates"])
             me.send(push.sender, me.weights, tag=READ)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,6 +14,7 @@ from fast.strategies.central.base import Central
 from fast.strategies.central.clocks import Clocks, Shares
 from fast.strategies.central.correcting import answer, apply_corrected
 from fast.strategies.merging import merged
+from fast.view import View
 
 
 @dataclass
@@ -24,11 +26,21 @@ class Books:
     memory: Memory = field(default_factory=Memory)
     """Of the staleness correction."""
 
+    def attend(self, view: View, departures: Mapping[int, int]) -> None:
+        """Who has left counts no more, once all that it pushed is here."""
+        if view.number == self.clocks.view:
+            return
+        self.clocks.attend(view, departures)
+        for worker in self.shares.samples.keys() - self.clocks.pushed.keys():
+            self.shares.forget(worker)
+
     def take(self, push: Letter, needs: float | None) -> float:
         """A push has come: its share of a mean over all who train, who has left right after it among them.
         Its sender waits to read until the slowest has made `needs` pushes; None if it doesn't."""
         share = self.shares.take(push.sender, push.weight, len(self.clocks.pushed))
         self.clocks.take(push.sender, push.steps[0] + 1, needs)
+        if push.sender not in self.clocks.pushed:
+            self.shares.forget(push.sender)
         return share
 
 
@@ -89,7 +101,7 @@ class StaleSynchronous(Central):
         """Bound > 0: each push is applied on arrival, scaled by its share of the samples."""
         books: Books = me.state
         pushes = await me.news("push")
-        books.clocks.attend(me.view, me.world.departures())
+        books.attend(me.view, me.world.departures())
         for push in pushes:
             share = books.take(push, push.steps[0] + 1 - self.bound)
             apply_corrected(me, push, self.correction, books.memory, share)

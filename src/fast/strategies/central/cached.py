@@ -75,7 +75,8 @@ class CachedReads(Central):
         needed = me.steps + 1 - (self.bound if me.peers else 0)
         asks = not self.eager and copy.oldest < needed
         me.push(me.gradient, "push", rates=me.rates, needs=needed if asks else None)
-        self._move(me)
+        if me.samples:
+            self._move(me)
         for letter in me.letters("read"):
             copy.adopt(letter, me.weights, me.shards)
         for server in me.servers:
@@ -91,10 +92,11 @@ class CachedReads(Central):
     async def serve(self, me: Me) -> None:
         books: Books = me.state
         pushes = await me.news("push")
-        books.clocks.attend(me.view, me.world.departures())
+        books.attend(me.view, me.world.departures())
         for push in pushes:
             share = books.take(push, push.note["needs"])
-            me.apply(push.tensor * share, of=[push], rates=push.note["rates"])
+            if push.weight:
+                me.apply(push.tensor * share, of=[push], rates=push.note["rates"])
         if not self.eager:
             self._tell(me, books.clocks.ready(push.sender for push in pushes))
         elif books.clocks.moved():

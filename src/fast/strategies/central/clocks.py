@@ -18,13 +18,36 @@ class Shares:
     """By worker: of its last push."""
     total: float = 0.0
     """Of the samples. Adding up thousands of them for each push would take longer than the push."""
+    view: int = 0
+    """The number of the view that is attended to."""
+    others: tuple[float, int] = (0.0, 0)
+    """The samples of the last pushes of those who push to somebody else, and how many these are."""
 
     def take(self, worker: int, samples: float, workers: int) -> float:
         """A push of so many samples: its share. With equal pushes of P workers that is 1 / P."""
         self.total += samples - self.samples.get(worker, 0.0)
         self.samples[worker] = samples
-        seen = self.total / len(self.samples) * max(1, workers)
-        return samples / (seen or 1.0)
+        total, pushed = self.total + self.others[0], len(self.samples) + self.others[1]
+        return samples / (total / pushed * max(1, workers) or 1.0)
+
+    def forget(self, worker: int) -> None:
+        """It has left. Its last batch was a short one, maybe, and says nothing of those who go on."""
+        self.total -= self.samples.pop(worker, 0.0)
+
+    def attend(self, view: View) -> None:
+        """Forget who is in this view no more."""
+        if view.number != self.view:
+            self.view = view.number
+            for worker in self.samples.keys() - view.workers:
+                self.forget(worker)
+
+    def take_in(self, view: View, worker: int, samples: float) -> float:
+        """The share of a push of somebody in this view, or of somebody who has left it right after it."""
+        self.attend(view)
+        share = self.take(worker, samples, len(view.workers))
+        if worker not in view.everybody:
+            self.forget(worker)
+        return share
 
 
 @dataclass

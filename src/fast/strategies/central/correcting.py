@@ -16,7 +16,9 @@ def corrected(me: Me, push: Letter, correction: Correction, memory: Memory) -> P
 
 def apply_corrected(me: Me, push: Letter, correction: Correction, memory: Memory, share: float = 1.0) -> None:
     """Apply one push as it is corrected, times its share. The rates that came with it are those of its
-    sender; the correction may make them smaller."""
+    sender; the correction may make them smaller. What counts no samples is nothing, to the correction too."""
+    if not push.weight:
+        return
     right = corrected(me, push, correction, memory)
     gradient = right.gradient if share == 1.0 else right.gradient * share
     me.apply(gradient, of=[push], rates=[rate * right.rate for rate in push.note["rates"]])

@@ -17,19 +17,21 @@ from fast.strategies.central.correcting import answer, apply_corrected
 
 @dataclass
 class Gathered:
-    """A worker's gradients since its last push: their sum, and which parameters have any."""
+    """A worker's gradients since its last push: their sum, of how many samples, and which parameters have any."""
 
     total: Tensor
     count: int = 0
+    samples: float = 0.0
     present: int | None = 0
 
-    def take(self, gradient: Tensor, present: int | None) -> None:
+    def take(self, gradient: Tensor, samples: int, present: int | None) -> None:
         self.total.add_(gradient)
-        self.count, self.present = self.count + 1, union(self.present, present)
+        self.count, self.samples = self.count + 1, self.samples + samples
+        self.present = union(self.present, present)
 
     def clear(self) -> None:
         self.total.zero_()
-        self.count, self.present = 0, 0
+        self.count, self.samples, self.present = 0, 0.0, 0
 
 
 @dataclass
@@ -85,13 +87,14 @@ class Downpour(Central):
     async def step(self, me: Me) -> None:
         gathered: Gathered = me.state
         if me.samples:
-            gathered.take(me.gradient, me.replica.present)
+            gathered.take(me.gradient, me.samples, me.replica.present)
         fetches, pushes = self._is_due(me, self.fetch), self._is_due(me, self.push) and gathered.count > 0
-        if not fetches:
+        if not fetches and me.samples:
             me.apply(me.gradient)
         if pushes:
             sent = gathered.total / gathered.count if self.normalised else gathered.total
-            me.push(sent, "push", present=gathered.present, rates=me.rates, fetch=fetches)
+            present, samples = gathered.present, gathered.samples
+            me.push(sent, "push", present=present, weight=samples, rates=me.rates, fetch=fetches)
             gathered.clear()
         elif fetches:
             me.request(me.servers, "push", fetch=True)
@@ -107,8 +110,7 @@ class Downpour(Central):
         state: Open = me.state
         pushes = await me.news("push")
         for push in pushes:
-            if "rates" in push.note:
-                apply_corrected(me, push, self.correction, state.memory)
+            apply_corrected(me, push, self.correction, state.memory)
         answer(me, [push.sender for push in pushes if push.note["fetch"]], self.correction, state.memory)
         first = me.world.start_view.workers[0]
         warmed = first not in me.workers or any(push.steps[0] + 1 >= self.warm for push in pushes)

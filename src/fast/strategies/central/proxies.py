@@ -46,6 +46,13 @@ class Root:
     """The root's books: the proxies that may still write something back."""
 
     open: list[int]
+    sizes: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """By proxy: the samples of its group's last pushes, and how many these were."""
+
+    def others(self, proxy: int) -> list[float]:
+        """The same of all other groups together."""
+        rest = [size for who, size in self.sizes.items() if who != proxy]
+        return [sum(samples for samples, _ in rest), sum(workers for _, workers in rest)]
 
 
 class Proxies(Strategy):
@@ -123,11 +130,13 @@ class Proxies(Strategy):
 
     async def _take(self, me: Me, push: Letter) -> None:
         cache: Cache = me.state
-        update = push.tensor * cache.shares.take(push.sender, push.weight, max(1, len(me.workers)))
-        me.apply(update, of=[push], rates=push.note["rates"])
-        cache.add(update, push)
+        share = cache.shares.take_in(me.view, push.sender, push.weight)
+        if push.weight:
+            update = push.tensor * share
+            me.apply(update, of=[push], rates=push.note["rates"])
+            cache.add(update, push)
         alone = len(me.world.start_view.workers) == 1  # then it is training without FAST, to the bit
-        if alone or cache.updates >= self.flush * self._members(me):
+        if cache.updates and (alone or cache.updates >= self.flush * self._members(me)):
             self._flush_dirty(me)
             await self._refresh(me)
         me.send(push.sender, me.weights, tag=READ)
@@ -137,12 +146,14 @@ class Proxies(Strategy):
         if cache.updates:
             self._flush_dirty(me, last=True)
         else:
-            me.request(_servers(me)[0], tag=FLUSH, updates=0, last=True)
+            me.request(_servers(me)[0], tag=FLUSH, updates=0, samples=0.0, workers=0, last=True)
         await self._refresh(me)
         cache.closed = True
 
-    def _flush_dirty(self, me: Me, **note: bool) -> None:
+    def _flush_dirty(self, me: Me, **note: float) -> None:
+        """With the size of the group's pushes, so that the other groups learn it from the root."""
         cache: Cache = me.state
+        note |= {"samples": cache.shares.total, "workers": len(cache.shares.samples)}
         self._flush(me, cache.dirty, present=cache.present, updates=cache.updates, rates=cache.rates, **note)
         cache.clean()
 
@@ -154,9 +165,9 @@ class Proxies(Strategy):
         me.version = mine
 
     async def _refresh(self, me: Me) -> None:
-        mine = me.version
-        me.weights.copy_((await me.receive(FRESH, _servers(me)[0])).tensor)
-        me.version = mine + 1
+        mine, fresh = me.version, await me.receive(FRESH, _servers(me)[0])
+        me.weights.copy_(fresh.tensor)
+        me.version, me.state.shares.others = mine + 1, tuple(fresh.note.get("others", (0.0, 0)))
 
     def _group_of(self, me: Me) -> range:
         first = (_servers(me).index(me.id) - 1) * self.group
@@ -191,10 +202,12 @@ class Proxies(Strategy):
                 self._own(me, letter)
 
     def _own(self, me: Me, letter: Letter) -> None:
+        root: Root = me.state
+        root.sizes[letter.sender] = (letter.note["samples"], letter.note["workers"])
         if letter.note["updates"]:
             me.apply(letter.tensor, of=[letter], rates=letter.note["rates"])
         if not letter.note.get("last"):
-            me.send(letter.sender, me.weights, tag=FRESH)
+            me.send(letter.sender, me.weights, tag=FRESH, others=root.others(letter.sender))
         self._let_go(me, letter)
 
     def _let_go(self, me: Me, letter: Letter) -> None:

@@ -13,8 +13,10 @@ from fast.parts import Rule, mean
 from fast.parts.codecs import Codec
 from fast.strategies.central.base import Central
 from fast.strategies.merging import merged
+from fast.view import View
 
 LATE = "late: computed on weights that have been replaced"
+REPLACED = "replaced by a newer one of the same worker on the same weights"
 
 
 @dataclass
@@ -22,11 +24,18 @@ class Collected:
     """What a server has of the gradients on its present weights: one of each worker at most."""
 
     pushes: dict[int, Letter] = field(default_factory=dict)
+    empty: list[int] = field(default_factory=list)
+    """Whose gradient on the present weights counts no samples: it is answered, and that is all."""
+
+    def is_complete(self, needed: int, view: View) -> bool:
+        """Whether n have come, or as many as can. If nobody has samples, that is none."""
+        able = len(view.workers) - sum(worker in view.everybody for worker in self.empty)
+        return bool(self.pushes or self.empty) and len(self.pushes) >= min(needed, able)
 
     def close(self) -> list[Letter]:
         """All of them by ascending worker; the next collection begins."""
         found = [self.pushes[worker] for worker in sorted(self.pushes)]
-        self.pushes = {}
+        self.pushes, self.empty = {}, []
         return found
 
     def keep(self, letters: Iterable[Letter]) -> None:
@@ -60,6 +69,8 @@ class Quorum(Central):
     ) -> None:
         super().__init__(servers=servers)
         self.backups, self.quorum, self.cancel, self.rule = backups, quorum, cancel, rule
+        if backups is None:  # a share of the workers was asked for, and both can't be
+            self.knobs = MappingProxyType({})
         self.synchronous = backups == 0 or (backups is None and quorum == 1)
         self.overtaken_by = "read" if cancel else ""
         self.identity_alone = codec is None or not codec.has_momentum
@@ -94,9 +105,9 @@ class Quorum(Central):
 
     async def serve(self, me: Me) -> None:
         letters = await (self._all(me) if self.synchronous else self._first(me))
-        if not letters:
+        if letters is None:
             return
-        update = merged(me, self.rule, letters)
+        update = merged(me, self.rule, letters) if letters else None
         if update is not None:
             me.apply(update, of=letters, rates=letters[0].note["rates"])
         me.send([each.sender for each in letters] if self.synchronous else me.workers, me.weights, tag="read")
@@ -106,17 +117,26 @@ class Quorum(Central):
         pushes, _ = await me.gather("push", me.world.start_view.workers)
         return list(pushes.values())
 
-    async def _first(self, me: Me) -> list[Letter]:
-        """The first n on the present weights; none as long as there are fewer."""
+    async def _first(self, me: Me) -> list[Letter] | None:
+        """The first n on the present weights that count; None as long as there are fewer."""
         collected: Collected = me.state
-        pushes = await me.news("push")
-        needed = min(self.contributors(len(me.world.start_view.workers)), max(1, len(me.workers)))
+        pushes, needed = await me.news("push"), self.contributors(len(me.world.start_view.workers))
         for push in pushes:
-            if push.version == me.version and len(collected.pushes) < needed:
-                collected.pushes[push.sender] = push
-            else:
+            if push.version != me.version or len(collected.pushes) >= needed:
                 me.discard(push, LATE)
-        if len(collected.pushes) >= needed:
+            elif push.weight:
+                self._collect(me, push)
+            else:
+                collected.empty.append(push.sender)
+        if collected.is_complete(needed, me.view):
             return collected.close()
         collected.keep(pushes)
-        return []
+        return None
+
+    def _collect(self, me: Me, push: Letter) -> None:
+        """Where a rule had too few, workers go on from the same weights, and may come with two gradients."""
+        collected: Collected = me.state
+        earlier = collected.pushes.get(push.sender)
+        if earlier is not None:
+            me.discard(earlier, REPLACED)
+        collected.pushes[push.sender] = push

@@ -89,7 +89,9 @@ class ValueBounded(Central):
     def _admit(self, me: Me, push: Letter) -> bool:
         """Apply this push, unless somebody would then compute on weights that are too different."""
         readers: Readers = me.state
-        gradient = push.tensor * readers.shares.take(push.sender, push.weight, len(me.workers))
+        gradient = push.tensor * readers.shares.take_in(me.view, push.sender, push.weight)
+        if not push.weight:
+            return True
         if readers.reading and not self._try(me, push, gradient):
             return False
         me.apply(gradient, of=[push], rates=push.note["rates"])

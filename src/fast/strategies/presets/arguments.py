@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from fast.errors import UsageError
+from fast.parts.codecs import Codec
+from fast.parts.merge import check_rule_given
+from fast.parts.staleness import Correction
 
 
 def bucket_bytes(bucket_mb: float | None) -> int | None:
@@ -22,6 +25,12 @@ def check_whole(name: str, key: str, value: object, least: int) -> None:
         raise UsageError(f"{name}({key}={value!r}): a whole number from {least} on is needed")
 
 
+def check_flag(name: str, key: str, value: object) -> None:
+    """Refuse what is neither True nor False: 'no' would be as good as yes."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name}({key}={value!r}): True or False is needed")
+
+
 def check_servers(name: str, servers: object) -> None:
     """Refuse what is no number of servers."""
     if servers == "workers" or (isinstance(servers, int) and not isinstance(servers, bool) and servers >= 1):
@@ -33,12 +42,24 @@ def check_servers(name: str, servers: object) -> None:
 
 def check_is_rule(name: str, rule: object) -> None:
     """Refuse what merges nothing: no function, or one that still has to be called."""
-    if isinstance(rule, type):
-        raise UsageError(
-            f"{name}(rule={rule.__name__}): a rule of this kind is called, such as krum(hostile=1)"
-        )
-    if not callable(rule):
-        raise UsageError(
-            f"{name}(rule={rule!r}): a rule is mean, sum, one that stands hostile workers such as median(), or a "
-            "function of (own, weight, arrived)"
-        )
+    check_rule_given(name, "rule", rule)
+
+
+def check_is_correction(name: str, correction: object) -> None:
+    """Refuse what corrects nothing, such as a name, or a class that still has to be called."""
+    _check_made(name, "correction", correction, Correction, "fast.corrections.by_staleness()")
+
+
+def check_is_codec(name: str, codec: object) -> None:
+    """Refuse what encodes nothing, such as a name, or a class that still has to be called."""
+    _check_made(name, "codec", codec, Codec, "fast.codecs.int8()")
+
+
+def _check_made(name: str, key: str, given: object, kind: type, example: str) -> None:
+    if given is None or isinstance(given, kind):
+        return
+    shown = getattr(given, "__name__", None) or repr(given)
+    raise UsageError(
+        f"{name}({key}={shown}): a {key} is an object that is made by a call, such as {example}, with the brackets and "
+        "without quotes; or None"
+    )

@@ -18,7 +18,17 @@ from fast.strategies.catalogue import preset
 from fast.strategies.central.downpour import Downpour
 from fast.strategies.central.quorum import Quorum
 from fast.strategies.central.softsync import SoftSync
-from fast.strategies.presets.arguments import check_servers, check_whole
+from fast.strategies.presets.arguments import (
+    check_flag,
+    check_is_codec,
+    check_is_correction,
+    check_is_rule,
+    check_servers,
+    check_whole,
+)
+
+MOST_PUSHES = 64
+"""Between two fetches of a worker. A fetch is what it waits for, and so what keeps it from running ahead."""
 
 
 @preset(
@@ -52,20 +62,16 @@ def tensorflow(
     >>> tensorflow(backups=2)
     tensorflow(backups=2, quorum=None, cancel=False, rule=mean, servers=1, codec=None)
     """
-    if backups is not None and quorum is not None:
-        raise UsageError(
-            f"tensorflow(backups={backups!r}, quorum={quorum!r}): both say how many are waited for; give one of them"
-        )
-    if quorum is not None and not (_is_number(quorum) and 0 < quorum <= 1):
-        raise UsageError(f"tensorflow(quorum={quorum!r}): a share of the workers, more than 0 and at most 1")
+    _check_awaited(backups, quorum)
+    check_flag("tensorflow", "cancel", cancel)
+    check_is_rule("tensorflow", rule)
+    check_is_codec("tensorflow", codec)
+    check_servers("tensorflow", servers)
     if cancel and servers != 1:
         raise UsageError(
             "tensorflow(cancel=True, servers=...): a step can be late for one shard and not for another"
         )
     count = 1 if backups is None and quorum is None else backups
-    if count is not None:
-        check_whole("tensorflow", "backups", count, 0)
-    check_servers("tensorflow", servers)
     return Quorum(backups=count, quorum=quorum or 1.0, cancel=cancel, rule=rule, servers=servers, codec=codec)
 
 
@@ -95,15 +101,18 @@ def downpour(
     often as one would, with whole steps: the same rate goes P times as far as in `ssp(inf)`, which
     divides by P. `correction` makes up for staleness. The paper runs Adagrad on the servers: that is the
     user's optimizer, so choose torch.optim.Adagrad. What was gathered since the last push is lost at
-    the end. Sends 4 d / push bytes (and 256 for a fetch without a push), 4 d / fetch come back.
+    the end. Sends 4 d / push bytes (and 256 for a fetch without a push), 4 d / fetch come back. Between two
+    fetches nobody waits, so fetch / push + 1 pushes of each worker may lie at a server that is slower than
+    its workers, 4 d bytes each: more than 64 per fetch are refused.
     Staleness has no bound; with equally fast workers it is P - 1.
 
     >>> downpour(fetch=4, push=2)
     downpour(fetch=4, push=2, servers=1, codec=None, correction=None)
     """
-    check_whole("downpour", "fetch", fetch, 1)
-    check_whole("downpour", "push", push, 1)
+    _check_intervals("downpour", fetch, push)
     check_servers("downpour", servers)
+    check_is_codec("downpour", codec)
+    check_is_correction("downpour", correction)
     return Downpour(fetch=fetch, push=push, servers=servers, codec=codec, correction=correction)
 
 
@@ -130,10 +139,10 @@ def distbelief(
     >>> distbelief(servers=4)
     distbelief(fetch=1, push=1, warm=20, servers=4, codec=None)
     """
-    check_whole("distbelief", "fetch", fetch, 1)
-    check_whole("distbelief", "push", push, 1)
+    _check_intervals("distbelief", fetch, push)
     check_whole("distbelief", "warm", warm, 0)
     check_servers("distbelief", servers)
+    check_is_codec("distbelief", codec)
     return Downpour(fetch=fetch, push=push, warm=warm, servers=servers, codec=codec)
 
 
@@ -166,6 +175,8 @@ def dc_asgd(
     dc_asgd(adaptive=True, strength=None, servers=1, codec=None)
     """
     check_servers("dc_asgd", servers)
+    check_flag("dc_asgd", "adaptive", adaptive)
+    check_is_codec("dc_asgd", codec)
     kind = AdaptiveDelayCompensation if adaptive else DelayCompensation
     return Downpour(servers=servers, codec=codec, correction=kind() if strength is None else kind(strength))
 
@@ -201,6 +212,8 @@ def staleness_aware(
     if not _is_number(n) or isnan(n) or n < 1:
         raise UsageError(f"staleness_aware(n={n!r}): a number from 1 on; inf for a step per gradient")
     check_servers("staleness_aware", servers)
+    check_is_codec("staleness_aware", codec)
+    check_is_correction("staleness_aware", correction)
     return SoftSync(n=n, servers=servers, codec=codec, correction=correction)
 
 
@@ -234,9 +247,34 @@ def agn(
     """
     check_whole("agn", "steps", steps, 1)
     check_servers("agn", servers)
+    check_is_codec("agn", codec)
+    check_is_correction("agn", correction)
     return Downpour(
         fetch=steps, push=steps, normalised=True, servers=servers, codec=codec, correction=correction
     )
+
+
+def _check_awaited(backups: int | None, quorum: float | None) -> None:
+    if backups is not None and quorum is not None:
+        raise UsageError(
+            f"tensorflow(backups={backups!r}, quorum={quorum!r}): both say how many are waited for; give one of them"
+        )
+    if quorum is not None and not (_is_number(quorum) and 0 < quorum <= 1):
+        raise UsageError(f"tensorflow(quorum={quorum!r}): a share of the workers, more than 0 and at most 1")
+    if backups is not None:
+        check_whole("tensorflow", "backups", backups, 0)
+
+
+def _check_intervals(name: str, fetch: int, push: int) -> None:
+    """Each worker may have all its pushes between two fetches waiting at a server, each as large as the model."""
+    check_whole(name, "fetch", fetch, 1)
+    check_whole(name, "push", push, 1)
+    if fetch > MOST_PUSHES * push:
+        raise UsageError(
+            f"{name}(fetch={fetch}, push={push}): up to {fetch // push} pushes of each worker could wait at a server, "
+            f"each as large as the model, and {MOST_PUSHES} is the most. Fetch more often, or take "
+            f"push={-(-fetch // MOST_PUSHES)}."
+        )
 
 
 def _is_number(value: object) -> bool:

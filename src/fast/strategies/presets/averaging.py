@@ -11,7 +11,7 @@ from fast.parts.codecs.calls import Codec
 from fast.strategies.averaging import AllReduce, GatherAndMerge
 from fast.strategies.catalogue import preset
 from fast.strategies.factors import FactorBroadcast
-from fast.strategies.presets.arguments import bucket_bytes, check_is_rule
+from fast.strategies.presets.arguments import bucket_bytes, check_is_codec, check_is_rule
 
 
 @preset(
@@ -47,6 +47,7 @@ def allreduce(
     allreduce(codec=fp16(), algorithm='auto', order='canonical', bucket_mb=None, rule=mean)
     """
     check_is_rule("allreduce", rule)
+    check_is_codec("allreduce", codec)
     if rule is not mean:
         if (codec, algorithm, order, bucket_mb) != (None, "auto", "canonical", None):
             raise UsageError(
@@ -83,6 +84,7 @@ def pytorch(bucket_mb: float | None = 25, codec: Codec | None = None) -> Strateg
     >>> pytorch()
     pytorch(bucket_mb=25, codec=None)
     """
+    check_is_codec("pytorch", codec)
     return AllReduce(codec=codec, bucket_bytes=bucket_bytes(bucket_mb))
 
 

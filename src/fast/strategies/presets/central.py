@@ -15,7 +15,15 @@ from fast.strategies.central.base import WORKERS
 from fast.strategies.central.bounded import StaleSynchronous
 from fast.strategies.central.cached import CachedReads
 from fast.strategies.central.valued import ValueBounded
-from fast.strategies.presets.arguments import bucket_bytes, check_servers, check_whole
+from fast.strategies.presets.arguments import (
+    bucket_bytes,
+    check_flag,
+    check_is_codec,
+    check_is_correction,
+    check_is_rule,
+    check_servers,
+    check_whole,
+)
 
 
 @preset(
@@ -53,6 +61,7 @@ def ssp(
     """
     check_servers("ssp", servers)
     _check_delay("ssp", "bound", bound)
+    check_is_codec("ssp", codec)
     _check_merging(bound, rule, correction)
     size = bucket_bytes(bucket_mb)
     return StaleSynchronous(
@@ -88,6 +97,7 @@ def essp(bound: int = 3, servers: int | str = 1, codec: Codec | None = None) -> 
     """
     check_servers("essp", servers)
     check_whole("essp", "bound", bound, 0)
+    check_is_codec("essp", codec)
     return _eager(bound, servers, codec)
 
 
@@ -121,6 +131,7 @@ def vap(limit: float = 0.1, codec: Codec | None = None) -> Strategy:
         raise UsageError(
             f"vap(limit={limit!r}): the limit says how far weights may move, 0 or more; inf for no limit"
         )
+    check_is_codec("vap", codec)
     return ValueBounded(limit=limit, codec=codec)
 
 
@@ -149,6 +160,7 @@ def parameter_server(tau: float = 3, servers: int | str = 2, codec: Codec | None
     """
     check_servers("parameter_server", servers)
     _check_delay("parameter_server", "tau", tau)
+    check_is_codec("parameter_server", codec)
     strategy = StaleSynchronous(bound=tau, servers=servers, codec=codec)
     strategy.knobs = MappingProxyType({"tau": (1, 8)})
     return strategy
@@ -179,6 +191,8 @@ def petuum(bound: int = 3, eager: bool = True, codec: Codec | None = None) -> St
     petuum(bound=3, eager=True, codec=None)
     """
     check_whole("petuum", "bound", bound, 0)
+    check_flag("petuum", "eager", eager)
+    check_is_codec("petuum", codec)
     return _eager(bound, WORKERS, codec, eager=eager)
 
 
@@ -208,8 +222,9 @@ def mxnet(kvstore: str = "dist_sync", codec: Codec | None = None) -> Strategy:
     mxnet(kvstore='dist_async', codec=None)
     """
     bounds = {"dist_sync": 0, "dist_async": inf}
-    if kvstore not in bounds:
+    if not isinstance(kvstore, str) or kvstore not in bounds:
         raise UsageError(f"mxnet(kvstore={kvstore!r}): the store is 'dist_sync' or 'dist_async'")
+    check_is_codec("mxnet", codec)
     return StaleSynchronous(bound=bounds[kvstore], servers=WORKERS, codec=codec)
 
 
@@ -237,6 +252,7 @@ def bigdl(codec: Codec | None = None) -> Strategy:
     >>> bigdl()
     bigdl(codec=None)
     """
+    check_is_codec("bigdl", codec)
     return StaleSynchronous(bound=0, servers=WORKERS, codec=codec)
 
 
@@ -273,15 +289,16 @@ def _eager(bound: int, servers: int | str, codec: Codec | None, *, eager: bool =
 
 
 def _check_delay(name: str, argument: str, delay: float) -> None:
-    if not isinstance(delay, int | float) or isinstance(delay, bool) or isnan(delay) or delay < 0:
+    number = isinstance(delay, int | float) and not isinstance(delay, bool) and delay >= 0
+    if not number or (delay != inf and delay != int(delay)):
         raise UsageError(
-            f"{name}({argument}={delay!r}): the {argument} counts steps, 0 or more; inf for no bound"
+            f"{name}({argument}={delay!r}): the {argument} counts whole steps, 0 or more; inf for no bound"
         )
 
 
 def _check_merging(bound: float, rule: Rule, correction: Correction | None) -> None:
-    if not callable(rule):
-        raise UsageError(f"ssp(rule={rule!r}): a rule is mean, sum or a function of (own, weight, arrived)")
+    check_is_rule("ssp", rule)
+    check_is_correction("ssp", correction)
     if bound > 0 and rule is not mean:
         raise UsageError(
             f"ssp(bound={bound!r}, rule={rule!r}): a rule merges the pushes of one clock, and with a bound above 0 "

@@ -60,8 +60,9 @@ def proxies(group: int = 4, flush: int = 1) -> Strategy:
     Worker i belongs to group i // group. With flush = 1 all wait for all: equal to `allreduce` up to rounding,
     staleness 0. With more, workers read the cached copy and nobody waits for another group; a proxy's optimizer has
     a state of its own, and staleness has no bound. Every gradient gets to the root exactly once, the last ones when
-    their group has left. With unequal batches 1 / P becomes the share of the samples. Sends 4 d bytes (and 4 d come
-    back); the root gets 4 d per group and flush, 1 / (group flush) of what P workers would send it.
+    their group has left. With unequal batches 1 / P becomes the share of the samples (those of other groups as of their
+    last write-back). Sends 4 d bytes (and 4 d come back); the root gets 4 d per group and flush, 1 / (group flush) of
+    what P workers would send it.
 
     >>> proxies(group=8)
     proxies(group=8, flush=1)
