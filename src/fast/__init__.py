@@ -22,7 +22,9 @@ from fast.loop import (
     final_backward,
     join,
     own,
+    policies,
     shard,
+    snapshot,
     whoami,
 )
 from fast.parts import rules
@@ -34,7 +36,7 @@ from fast.strategies import presets
 __version__ = "0.1.0"
 
 # So that `from fast.topologies import Ring` works like the attribute does.
-_ROOMS = ("codecs", "corrections", "presets", "rules", "topologies")
+_ROOMS = ("codecs", "corrections", "policies", "presets", "rules", "topologies")
 sys.modules.update({f"{__name__}.{name}": globals()[name] for name in _ROOMS})
 
 __all__ = [
@@ -61,9 +63,11 @@ __all__ = [
     "fold_sum",
     "join",
     "own",
+    "policies",
     "presets",
     "rules",
     "shard",
+    "snapshot",
     "topologies",
     "whoami",
 ]

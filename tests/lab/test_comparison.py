@@ -21,7 +21,7 @@ KEYS = {
     "epochs_to_target", "bytes_to_target", "final_score", "replica_scores", "steps", "samples", "bytes_sent_per_worker",
     "bytes_sent", "samples_per_s", "scaling_efficiency", "duration_s", "mean_staleness", "max_staleness", "staleness",
     "consensus_distance", "wait_fraction", "compute_fraction", "diverged", "pace_exceeded",
-    "curve", "participants", "graph", "timeline",
+    "curve", "participants", "graph", "timeline", "policies",
 }  # fmt: skip
 
 
@@ -51,8 +51,8 @@ def test_the_json_has_its_keys_and_canonical_calls() -> None:
     }  # fmt: skip
     assert [set(row) for row in rows] == [KEYS, KEYS]
     assert [row["strategy"] for row in rows] == [
-        "local_sgd(tau=10)",
-        "torus(rule=mean, send='own', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)",
+        "local_sgd(tau=10, moments='keep')",
+        "torus(rule=mean, send='auto', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)",
     ]
     assert [row["label"] for row in rows] == ["local_sgd", "torus"]
     assert {

@@ -39,7 +39,7 @@ def by_hand(topology, workers: int, steps: int) -> Simulation:
 def test_a_torus_by_hand_equals_the_preset_in_the_simulator():
     ours, preset = (
         by_hand(fast.topologies.Torus(), 6, STEPS),
-        simulation(torus(), [STEPS] * 6, compute=COMPUTE),
+        simulation(torus(send="own"), [STEPS] * 6, compute=COMPUTE),
     )
     # gradients that arrive after the last step belong to `end`, which an iteration doesn't have
     ours.run(pause_after=STEPS)

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from fast.engine.messages import Channel, Failure, Job, Lines, Outcome
-from fast.engine.process import die_with_parent, run_server, run_worker
+from fast.engine.process import die_with_parent, name_process, run_server, run_worker
 from fast.transport import Phase, ShmTransport, create_arenas
 
 SPARE_SERVERS = 4
@@ -133,6 +133,7 @@ class Host:
         pid = os.fork()
         if pid == 0:
             self._become_participant(parent, pipes, ours)
+            name_process(f"fast {name}")
             body(id, Channel(theirs))
         theirs.close()
         participant = Participant(id, name, pid, Channel(ours))

@@ -20,9 +20,9 @@ from fast.lab.results import Comparison, Result
 from fast.lab.settings import Real, Simulated
 from fast.lab.surroundings import surroundings
 from fast.lab.tracing import trace_events
-from fast.lab.tuning import Setting, Trial, Tuning, next_setting
+from fast.lab.tuning import Setting, Trial, Tuning, knobs_for, next_setting
 from fast.lab.worlds import ALONE_STEPS, Notes, Trainer, trainer_of
-from fast.strategies.calls import open_knobs, short_call
+from fast.strategies.calls import short_call
 
 Stage = Literal["alone", "tuning", "run"]
 Judged = TypeVar("Judged", Trial, Result)
@@ -137,8 +137,9 @@ class _Comparing:
         question = Question(judge, self.plan.settings.target, self.plan.budget)
         # Another trial may choose another setting: not after a run has been made with this one.
         again = not any(self._is_done(_run_key(asked, seed)) for seed in self.plan.settings.seeds)
+        knobs = knobs_for(strategy, self.plan.settings.workers)
         for number in range(self.plan.settings.tune):
-            setting = next_setting(asked, open_knobs(strategy), trials)
+            setting = next_setting(asked, knobs, trials)
             trials.append(self._trial(f"trial {number} of {asked}", setting, question, again))
         self.tunings.append(Tuning(asked, trials))
         return self.tunings[-1].chosen.setting

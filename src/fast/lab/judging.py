@@ -12,6 +12,7 @@ import torch
 from fast.core import Task
 from fast.lab.budget import Budget
 from fast.lab.measures import Report, Run, State, Tick, one_thread
+from fast.lab.policies import policy_scores
 from fast.lab.results import Curve, Result
 from fast.lab.tracing import timeline_of
 from fast.lab.tuning import Setting, Trial
@@ -21,7 +22,7 @@ class Judge:
     """Scores a model's values on one batch: the validation data while tuning, else the test data."""
 
     def __init__(self, task: Task, batch: Any) -> None:
-        self._task, self._batch = task, batch
+        self.task, self._batch = task, batch
         self._model = task.model().eval()
 
     def __call__(self, state: State) -> float | None:
@@ -30,8 +31,13 @@ class Judge:
             return None
         self._model.load_state_dict(state)
         with torch.no_grad(), one_thread():
-            score = float(self._task.score(self._model, self._batch))
+            score = float(self.task.score(self._model, self._batch))
         return score if math.isfinite(score) else None
+
+    def on_validation(self) -> Judge | None:
+        """One for the validation data, if the task has any."""
+        batch = self.task.validation()
+        return None if batch is None else Judge(self.task, batch)
 
 
 def is_finite(state: State) -> bool:
@@ -83,7 +89,8 @@ def judge_run(question: Question, setting: Setting, asked: str, label: str, seed
         ),
         None,
     )
-    workers, stale, final = len(run.workers), run.staleness, question.judge(run.final)
+    judge = question.judge
+    workers, stale, final = len(run.workers), run.staleness, judge(run.final)
     replicas = _replica_scores(question.judge, run.ticks, scores)
     throughput = _throughput(run)
     return Result(
@@ -99,6 +106,7 @@ def judge_run(question: Question, setting: Setting, asked: str, label: str, seed
         bytes_to_target=reached.nbytes if reached else None,
         final_score=final,
         replica_scores=replicas[-1] if replicas else [],
+        policies=policy_scores(judge.task, run, judge, judge.on_validation()) if run.replicas else {},
         steps=sum(report.steps for report in run.workers) / workers,
         samples=sum(report.samples for report in run.workers),
         bytes_sent_per_worker=sum(report.bytes_sent for report in run.workers) / workers,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 from fast.core.seeds import stream_seed
 from fast.lab.notebook import Notebook
 from fast.lab.recording import Excerpt
-from fast.runtime.worker import mean_of
+from fast.runtime.gathering import mean_of
 from fast.trace import Meter
 
+Kept = TypeVar("Kept")
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
 REPLICA_TICKS = 5
@@ -105,6 +107,8 @@ class Run:
     """Each worker's own flat weights after its last exchange, before consolidation."""
     workers: Sequence[Report]
     servers: Sequence[Report] = ()
+    replicas: Mapping[int, State] = field(default_factory=dict)
+    """By worker: all values of the replicas behind `weights`; of very many workers some."""
 
     @property
     def participants(self) -> list[Report]:
@@ -152,7 +156,7 @@ def replica_ticks(ticks: int) -> frozenset[int]:
     return frozenset((number + 1) * ticks // kept - 1 for number in range(kept))
 
 
-def replicas_kept(replicas: Sequence[State]) -> Sequence[State]:
+def replicas_kept(replicas: Sequence[Kept]) -> Sequence[Kept]:
     """Those that are kept at such a tick: scoring a thousand would take longer than their training."""
     count = min(len(replicas), REPLICAS_KEPT)
     return [replicas[number * len(replicas) // count] for number in range(count)]

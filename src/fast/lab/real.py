@@ -30,7 +30,7 @@ from fast.lab.measures import (
     state_of_shards,
 )
 from fast.lab.tasks import load_task
-from fast.lab.training import CONSOLIDATED, Orders, copies_file, weights_file
+from fast.lab.training import CONSOLIDATED, Orders, copies_file, replica_file
 
 Listen = Callable[[dict[str, Any]], None]
 PRELOAD = ("fast.lab.training", "torch._dynamo", "sklearn.datasets")
@@ -105,12 +105,15 @@ def _read(outcome: Outcome, folder: Path, task: Task, budget: Budget) -> Run:
         [msgspec.convert(result, Report, str_keys=True) for result in results]
         for results in (outcome.results, outcome.server_results)
     )
+    replicas = [load_file(folder / replica_file(report.name)) for report in workers]
+    parameters = parameter_names(task.model())
     return Run(
         ticks=_Ticks(folder, task, workers, servers).all(budget.ticks),
         final=load_file(folder / CONSOLIDATED),
-        weights=[load_file(folder / weights_file(report.name))["weights"] for report in workers],
+        weights=[flat_state(replica, parameters) for replica in replicas],
         workers=workers,
         servers=servers,
+        replicas=dict(enumerate(replicas)),
     )
 
 

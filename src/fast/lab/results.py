@@ -47,6 +47,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     bytes_to_target: int | None = None
     final_score: float | None = None
     replica_scores: list[float | None] = []
+    policies: dict[str, float | None] = {}
+    """The final score by the policy that makes one model of the replicas: see `lab.policies`."""
     steps: float | None = None
     samples: int | None = None
     bytes_sent_per_worker: float | None = None
@@ -135,6 +137,8 @@ def _summary(rows: Sequence[Result]) -> dict[str, Any]:
     for name in _SUMMARISED:
         entry[name] = spread([getattr(row, name) for row in trained])
     entry["peak_memory_bytes"] = spread([_peak(row) for row in trained])
+    policies = dict.fromkeys(name for row in trained for name in row.policies)
+    entry["policies"] = {name: spread([row.policies.get(name) for row in trained]) for name in policies}
     return entry
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from fast.core import Strategy, Task
 from fast.lab.batching import way_of
 from fast.lab.budget import Budget
-from fast.lab.crew import Replica, Slice, crew_of, live_state_of, only_new_garbage
+from fast.lab.crew import Replica, Slice, copied_state, crew_of, live_state_of, only_new_garbage
 from fast.lab.data import simulated_batches
 from fast.lab.measures import (
     Report,
@@ -17,12 +17,13 @@ from fast.lab.measures import (
     flat_weights,
     mean_state,
     one_thread,
+    replicas_kept,
 )
 from fast.lab.notebook import Notebook
 from fast.lab.recording import records_for
 from fast.lab.splits import Split, parse_split
 from fast.lab.watching import OnTick, Watch, Watcher, in_step, last_step, take_over_servers
-from fast.runtime.worker import representatives
+from fast.runtime.gathering import representatives
 from fast.sim import Cluster, ComputeModel, Network, Simulation, SimWorker
 from fast.sim.checkers import Checkers
 from fast.sim.faults import Director, Scenario
@@ -123,6 +124,7 @@ def _run(
         weights=[flat_weights(replicas[worker].model) for worker in _there(simulation)],
         workers=reports[: len(replicas)],
         servers=reports[len(replicas) :],
+        replicas={worker: copied_state(replicas[worker]) for worker in replicas_kept(_there(simulation))},
     )
 
 

@@ -15,18 +15,19 @@ import torch
 from fast.core import Me, Strategy, Task
 from fast.core.seeds import gradient_seed
 from fast.engine import current_seat
+from fast.errors import FastError
 from fast.lab.agreeing import AgreedTicks
 from fast.lab.budget import Budget
 from fast.lab.copying import Copies, Flat, Ticker, save
 from fast.lab.data import batches_of
-from fast.lab.measures import Report, flat_weights, live_state, scale_rate, seed_model
+from fast.lab.measures import Report, State, live_state, scale_rate, seed_model
 from fast.lab.notebook import Notebook
 from fast.lab.splits import parse_split
 from fast.lab.tasks import load_task
 from fast.loop import consolidate, join, serving
 from fast.loop.loading import strategy_from
 from fast.loop.session import Session, close_sessions
-from fast.runtime import WorkerRuntime
+from fast.runtime import Stopped, WorkerRuntime
 from fast.sim import parse_straggler
 from fast.transport import Phase, Transport
 
@@ -38,9 +39,14 @@ def copies_file(name: str) -> str:
     return f"copies of {name}.safetensors"
 
 
-def weights_file(name: str) -> str:
-    """Where a worker leaves its own final weights."""
-    return f"weights of {name}.safetensors"
+def replica_file(name: str) -> str:
+    """Where a worker leaves its own replica as it ended."""
+    return f"replica of {name}.safetensors"
+
+
+def _cloned(state: State) -> State:
+    """Tied parameters share their memory, which a file can't."""
+    return {name: value.clone() for name, value in state.items()}
 
 
 class Orders(msgspec.Struct):
@@ -89,18 +95,20 @@ def train(orders: dict[str, Any]) -> Report:
     )
     pace = _pace(told, _sleeper(session.runtime, strategy))
     training = Training(task, strategy, session, copies, pace, told.seed)
-    training.run(batches_of(task, shares, seat.id, told.seed))
-    final = consolidate(model)
+    try:
+        training.run(batches_of(task, shares, seat.id, told.seed))
+        final = consolidate(model)
+    except Stopped:
+        raise FastError("it was told to stop, and a comparison needs all its workers until the end") from None
     report.take(notebook)
     report.peak_memory_bytes = peak_memory_bytes(copies.nbytes)
     if session.runtime is None:  # alone: nobody to talk to, and nothing is observed
         report.computed_ns = report.ended_ns - report.started_ns
     folder = Path(told.folder)
     save(copies.rows, folder / copies_file(report.name))
-    save({"weights": flat_weights(model)}, folder / weights_file(report.name))
+    save(_cloned(live_state(model)), folder / replica_file(report.name))
     if seat.id == 0:
-        state = {name: value.clone() for name, value in live_state(final).items()}
-        save(state, folder / CONSOLIDATED)
+        save(_cloned(live_state(final)), folder / CONSOLIDATED)
     close_sessions(seat)
     return report
 

@@ -27,7 +27,7 @@ from fast.lab.measures import (
     replicas_kept,
 )
 from fast.lab.notebook import Notebook
-from fast.runtime.worker import representative
+from fast.runtime.gathering import representative
 from fast.sim import Simulation
 from fast.trace import Meter
 

@@ -1,4 +1,4 @@
-"""The user's own loop: join, shard, own, consolidate, whoami, Worker, LargeBatch, SyncBatchNorm; scripts as workers.
+"""The user's own loop: join, shard, own, consolidate, snapshot, whoami, Worker and the like; scripts as workers.
 
 Job: put engine, adapters and runtime together behind a few functions.
 May import: everything below lab.
@@ -6,7 +6,7 @@ Never: takes the loop away from the user.
 """
 
 from fast.loop.batchnorm import SyncBatchNorm
-from fast.loop.consolidation import consolidate
+from fast.loop.consolidation import consolidate, snapshot
 from fast.loop.data import own, shard
 from fast.loop.joining import final_backward, join
 from fast.loop.large_batch import LargeBatch
@@ -22,5 +22,6 @@ __all__ = [
     "join",
     "own",
     "shard",
+    "snapshot",
     "whoami",
 ]

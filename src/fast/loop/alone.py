@@ -12,9 +12,10 @@ from fast.engine import Seat
 from fast.errors import NotFinite
 from fast.loop.large_batch import ScaledRates
 from fast.loop.options import Options
-from fast.loop.session import Session
+from fast.loop.session import Session, flat_weights
 from fast.runtime import seed_gradient
 from fast.runtime.journal import Done
+from fast.runtime.moving import MovingAverage
 from fast.view import View
 
 ALONE = View(0, (0,), ())
@@ -42,6 +43,7 @@ def join_alone(
         optimizer.register_step_pre_hook(rates.begin)
         optimizer.register_step_post_hook(rates.end)
     transport, steps, journal = seat.connect(), 0, seat.journal
+    moving = None if options.ema is None else MovingAverage(options.ema)
 
     def weights() -> torch.Tensor:
         flat = [p.detach().cpu().reshape(-1) for p in model.parameters()]
@@ -52,6 +54,8 @@ def join_alone(
         nonlocal steps
         steps += 1
         transport.set_progress(steps, 0)
+        if moving is not None:
+            moving.take(flat_weights(model))
         if seat.seed is not None:
             seed_gradient(seat.seed, seat.id, steps)
         if journal is not None:
@@ -61,9 +65,9 @@ def join_alone(
     if seat.seed is not None:
         seed_gradient(seat.seed, seat.id, 0)
     if journal is None:
-        return Session(model, optimizer, None)
+        return Session(model, optimizer, None, moving=moving)
     journal.joined(strategy)
-    return Session(model, optimizer, None, at_end=lambda: journal.ended(steps, weights))
+    return Session(model, optimizer, None, at_end=lambda: journal.ended(steps, weights), moving=moving)
 
 
 def _check_finite(model: nn.Module) -> None:

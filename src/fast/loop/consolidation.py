@@ -1,57 +1,118 @@
-"""`fast.consolidate`: one model out of many replicas."""
+"""`fast.consolidate` and `fast.snapshot`: one model out of many replicas, at the end and on the way there."""
 
 from __future__ import annotations
 
-import copy
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fast.adapters.parameters import plain_name
-from fast.engine import current_seat
+from fast.core import Strategy
+from fast.engine import Seat, current_seat
 from fast.errors import UsageError
-from fast.loop.session import session_of
+from fast.loop.policies import Ema, Policy, check_policy, policy_from
+from fast.loop.reestimating import reestimate
+from fast.loop.representing import Model, plain_copy, represent
+from fast.loop.session import Session, session_of
 
-Model = TypeVar("Model", bound=nn.Module)
 
-
-def consolidate(model: Model) -> Model:
+def consolidate(
+    model: Model, policy: str | Policy = "average", *, batches: Iterable[Any] | None = None
+) -> Model:
     """The representative model, in memory of its own, the same on every worker.
 
-    It waits for all who trained. Weights are the mean of the replicas (or the server's, where a
-    server owns them); floating-point buffers are averaged, counters take the largest value.
+    It waits for all who trained. By default weights are the mean of the replicas (or the server's, where a
+    server owns them); floating-point buffers are averaged, counters take the largest value. Other policies are in
+    `fast.policies`. All workers ask for the same, as often as they like.
+
+    The running statistics of BatchNorm don't fit the mean of several models. With `batches` (this worker's own,
+    such as `fast.shard(loader)`) they are estimated anew, from everybody's batches together. A batch is
+    what the model takes, or a tuple that begins with it.
+
     Afterwards this worker has left the training; the model that was joined stays as it was.
     """
-    session = session_of(current_seat(), model)
+    seat = current_seat()
+    session, chosen = _asked(seat, model, policy, "fast.consolidate")
+    if session.runtime is None:
+        return _alone(model, session, chosen, batches)
+    return represent(model, session.runtime.final_replicas(), chosen, batches, session.moving_average)
+
+
+def snapshot(
+    model: Model, policy: str | Policy = "average", *, batches: Iterable[Any] | None = None
+) -> Model:
+    """As `fast.consolidate`, but in the middle: the training goes on afterwards as if nothing had been.
+
+    All who are still in call it after the same number of steps, and wait there for each other. So it is for
+    strategies in lock-step without servers; others refuse it. Who has left already has no part in it.
+    """
+    seat = current_seat()
+    session, chosen = _asked(seat, model, policy, "fast.snapshot")
+    runtime = session.runtime
+    with _undisturbed(seat):
+        if runtime is None:
+            return _alone(model, session, chosen, batches)
+        _check_lock_step(runtime.strategy, seat.workers)
+        if runtime.finished:
+            raise UsageError(
+                "fast.snapshot was called after fast.consolidate: this worker has left the training. Call "
+                "fast.consolidate once more; it gives the same as often as you like."
+            )
+        return represent(model, runtime.present_replicas(), chosen, batches, session.moving_average)
+
+
+def _asked(seat: Seat, model: nn.Module, policy: str | Policy, caller: str) -> tuple[Session, Policy]:
+    session = session_of(seat, model)
     if session is None:
         raise UsageError(
-            "fast.consolidate got a model that was not joined here. Give it the model that fast.join returned."
+            f"{caller} got a model that was not joined here. Give it the model that fast.join returned."
         )
-    if session.runtime is None:
-        return _plain_copy(model)
-    weights, buffers = session.runtime.consolidated()
-    layout = session.runtime.replica.layout
-    final = _plain_copy(model)
-    parameters = {plain_name(name): p for name, p in final.named_parameters()}
-    own_buffers = {plain_name(name): buffer for name, buffer in final.named_buffers()}
-    with torch.no_grad():
-        for segment in layout.segments:
-            if segment.name in parameters:
-                parameters[segment.name].copy_(segment.of(weights))
-        for name, values in buffers:
-            if name in own_buffers:
-                own_buffers[name].copy_(values)
+    chosen = policy_from(policy)
+    check_policy(chosen, seat.workers, has_ema=session.moving is not None)
+    return session, chosen
+
+
+def _alone(model: Model, session: Session, policy: Policy, batches: Iterable[Any] | None) -> Model:
+    """With one worker every policy means its replica, or the moving average of it."""
+    final = plain_copy(model)
+    average = session.moving_average
+    if isinstance(policy, Ema) and average is not None:
+        _fill(final, average)
+    if batches is not None:
+        reestimate(final, batches, lambda mine: {0: mine})
     return final
 
 
-def _plain_copy(model: Model) -> Model:
-    """A copy in memory of its own, without gradients."""
-    grads = [(parameter, parameter.grad) for parameter in model.parameters()]
-    try:
-        for parameter, _ in grads:
-            parameter.grad = None
-        return copy.deepcopy(model)
-    finally:
-        for parameter, grad in grads:
-            parameter.grad = grad
+@torch.no_grad()
+def _fill(model: nn.Module, flat: Tensor) -> None:
+    at = 0
+    for parameter in model.parameters():
+        parameter.copy_(flat[at : at + parameter.numel()].view(parameter.shape))
+        at += parameter.numel()
+
+
+def _check_lock_step(strategy: Strategy, workers: int) -> None:
+    if strategy.servers(workers):
+        raise UsageError(
+            f"fast.snapshot with {strategy!r}: its servers own the weights, and give them only at the end. Evaluate "
+            "this worker's own replica, the joined model, or take a strategy without servers."
+        )
+    if not strategy.synchronous:
+        raise UsageError(
+            f"fast.snapshot with {strategy!r}: its workers are never at the same step, and one that waited for the "
+            "others could be the one that they wait for. Evaluate this worker's own replica, the joined model, or "
+            "take a synchronous strategy."
+        )
+
+
+@contextmanager
+def _undisturbed(seat: Seat) -> Iterator[None]:
+    """What is drawn and counted inside changes nothing outside: the training goes on as without it."""
+    epochs = dict(seat.epochs)
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=list(devices)):
+        yield
+    seat.epochs.clear()
+    seat.epochs.update(epochs)

@@ -21,7 +21,9 @@ from fast.loop.large_batch import LargeBatch, ScaledRates, check_fits
 from fast.loop.loading import strategy_from
 from fast.loop.options import Options
 from fast.loop.session import Session
+from fast.loop.stopping import stop_when_told
 from fast.runtime import WorkerRuntime
+from fast.runtime.moving import MovingAverage
 from fast.strategies.calls import short_call
 from fast.trace import Observer
 from fast.view import View
@@ -41,6 +43,7 @@ def join(
     accumulate: int = 1,
     large_batch: LargeBatch | None = None,
     observers: Iterable[Observer] = (),
+    ema: float | None = None,
 ) -> tuple[Model, Optimizer]:
     """Train this model together with the other workers. Returns the same two objects.
 
@@ -55,13 +58,16 @@ def join(
     `large_batch` lets the learning rate follow the batch that all workers make together, with a
     warm-up; the log says which batch and which rates are used.
 
-    A script that calls this also runs plainly: one worker, no launcher, and with every preset
-    the same result as without FAST.
+    `ema` is the decay of an exponential moving average of this worker's weights, kept from here on for
+    `fast.consolidate(model, "ema")`.
+
+    A script that calls this also runs plainly: one worker, no launcher, and with every
+    strategy that is `identity_alone` the same result as without FAST.
     """
     seat = current_seat()
     chosen = _choose(seat, strategy)
     _check(model, optimizer)
-    options = Options(before_apply, check_finite, accumulate, large_batch, observers)
+    options = Options(before_apply, check_finite, accumulate, large_batch, observers, ema)
     rates = _scaled_rates(seat, optimizer, chosen, options)
     if seat.workers == 1 and chosen.identity_alone:
         _say_rates(seat, chosen, rates)
@@ -112,7 +118,7 @@ def _join_others(
             "torch.nn.ModuleDict, with one optimizer whose parameter groups hold their parameters."
         )
     servers = _servers(strategy, seat.workers)
-    if servers and options.before_apply is not None:
+    if servers and strategy.servers_optimize and options.before_apply is not None:
         raise UsageError(
             f"before_apply can't be called with {strategy!r}: its optimizer runs on a server, which never runs "
             "your code. Change this worker's own gradient before optimizer.step(), or take a strategy "
@@ -146,13 +152,16 @@ def _join_others(
         observers=options.observers,
         say=seat.say,
         journal=seat.journal,
+        moving=None if options.ema is None else MovingAverage(options.ema),
     )
-    session = Session(model, optimizer, runtime)
+    session = Session(model, optimizer, runtime, moving=runtime.moving)
     session.totals = totals_of(session)
     _take_over_step(optimizer, session, runtime, replica, rates)
     _overlap(session, runtime, replica, options.accumulate, rates)
     with nullcontext() if rates is None else rates.in_force():
         runtime.join()
+    if seat.workers > 1:
+        stop_when_told(runtime)
     return session
 
 

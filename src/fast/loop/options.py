@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fast.errors import UsageError
 from fast.loop.large_batch import LargeBatch
+from fast.loop.policies import check_decay
 from fast.trace import Observer
 
 
@@ -19,8 +20,10 @@ class Options:
     accumulate: int = 1
     large_batch: LargeBatch | None = None
     observers: Iterable[Observer] = ()
+    ema: float | None = None
 
     def __post_init__(self) -> None:
+        check_decay(self.ema)
         if self.accumulate < 0:
             raise UsageError(
                 f"join(accumulate={self.accumulate}): it counts backward passes per step, or is 0 if you mark the last "

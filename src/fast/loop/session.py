@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fast.engine import Seat, current_seat
 from fast.loop.passes import Books
 from fast.loop.totals import Totals
 from fast.runtime import WorkerRuntime
+from fast.runtime.moving import MovingAverage, wide
 
 
 @dataclass
@@ -32,6 +34,17 @@ class Session:
     """How far everybody is in its passes over data that end for all at once, by the data's identity."""
     at_end: Callable[[], None] = field(default=lambda: None)
     """Called when the work is over and no runtime has to be closed."""
+    moving: MovingAverage | None = field(default=None)
+    """Of this worker's weights, if one is kept."""
+
+    @property
+    def moving_average(self) -> Tensor | None:
+        """Its value: laid out as the replica's flat weights, or with no runtime one parameter after another."""
+        if self.moving is None:
+            return None
+        return self.moving.of(
+            flat_weights(self.model) if self.runtime is None else self.runtime.replica.weights
+        )
 
     def count(self, samples: int) -> None:
         self.pending_samples, self.latest_samples = samples + (self.pending_samples or 0), samples
@@ -45,6 +58,11 @@ class Session:
         samples = self.peek_samples()
         self.pending_samples = self.latest_samples = None
         return samples
+
+
+def flat_weights(model: nn.Module) -> Tensor:
+    """All parameters one after another, in the widest of their dtypes, 32 bits at least."""
+    return torch.cat([wide(parameter).cpu().reshape(-1) for parameter in model.parameters()])
 
 
 class Place(NamedTuple):

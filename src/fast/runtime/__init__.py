@@ -9,7 +9,16 @@ Never: starts processes (engine does), or knows torch modules (adapters do): it 
 from fast.runtime.journal import Journal, Recorder
 from fast.runtime.rendezvous import Hello
 from fast.runtime.server import run_server
-from fast.runtime.worker import WorkerRuntime, seed_gradient
+from fast.runtime.worker import Stopped, WorkerRuntime, seed_gradient
 from fast.runtime.world import RealWorld
 
-__all__ = ["Hello", "Journal", "RealWorld", "Recorder", "WorkerRuntime", "run_server", "seed_gradient"]
+__all__ = [
+    "Hello",
+    "Journal",
+    "RealWorld",
+    "Recorder",
+    "Stopped",
+    "WorkerRuntime",
+    "run_server",
+    "seed_gradient",
+]

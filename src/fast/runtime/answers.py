@@ -142,6 +142,10 @@ class Raised(Answer, frozen=True, tag=14):
     message: str
 
 
+class Stopped(Answer, frozen=True, tag=15):
+    """A worker was told to stop, and left after the step that it had just done."""
+
+
 AnyAnswer = (
     Opened
     | Joined
@@ -158,6 +162,7 @@ AnyAnswer = (
     | Ended
     | Raised
     | Refused
+    | Stopped
 )
 Kind = TypeVar("Kind", bound=Answer)
 
@@ -189,6 +194,8 @@ def in_words(answer: Answer) -> str:
             return f"it ended after {steps} steps"
         case Raised(message):
             return f"it failed with: {message}"
+        case Stopped():
+            return "it was told to stop"
     return type(answer).__name__
 
 

@@ -128,6 +128,10 @@ class Journal(ABC):
     def goes_on(self, more: bool) -> bool:
         """Whether a server serves another turn, or a pass over data goes on, given whether there is a reason to."""
 
+    @abstractmethod
+    def stops(self, told: bool) -> bool:
+        """Whether a worker leaves after its step, given whether it was told to."""
+
     def sampled(self, indices: Sequence[int]) -> None:  # noqa: B027 (only for those who tell)
         """These samples go into the step that is being computed."""
 
@@ -240,6 +244,11 @@ class Recorder(Journal):
     def goes_on(self, more: bool) -> bool:
         self._note(answers.WentOn(more))
         return more
+
+    def stops(self, told: bool) -> bool:
+        if told:
+            self._note(answers.Stopped())
+        return told
 
     def sampled(self, indices: Sequence[int]) -> None:
         self._indices = [*(self._indices or ()), *indices]

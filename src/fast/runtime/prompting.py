@@ -202,6 +202,14 @@ class Prompter(Journal):
     def goes_on(self, more: bool) -> bool:
         return self._next(answers.WentOn, 0, answers.WentOn(more)).more
 
+    def stops(self, told: bool) -> bool:
+        """Nobody tells it now: it leaves where it did then."""
+        waiting = self._lanes[0]
+        if not waiting or not isinstance(waiting[0], answers.Stopped):
+            return False
+        waiting.popleft()
+        return True
+
     # Steps
 
     def sampled(self, indices: Sequence[int]) -> None:

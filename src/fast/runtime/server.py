@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from fast.core import Me, Replica, Strategy, drive, serve_turn, start
+from fast.runtime.gathering import FINAL
 from fast.runtime.journal import Done, Journal
 from fast.runtime.rendezvous import meet_as_server
-from fast.runtime.worker import FINAL
 from fast.runtime.world import RealWorld
 from fast.trace import Observer
 from fast.transport import Phase, Transport

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fast.collectives.canonical import canonical_mean
 from fast.core import Me, Replica, Strategy, drive, end_turn, start, step_turn
 from fast.core.buckets import BUCKET_LIMIT, ended_too_early
 from fast.core.seeds import gradient_seed
 from fast.core.turns import foreign_request
 from fast.errors import UsageError
 from fast.parts.kernels.amending import prepare
+from fast.runtime.company import Company
+from fast.runtime.gathering import FINAL, FINAL_BUFFERS, FINAL_MOVING, FinalReplicas, PresentReplicas
 from fast.runtime.journal import Done, Journal
-from fast.runtime.rendezvous import Hello, await_phase, meet, pack, read, unpacked_like
+from fast.runtime.moving import MovingAverage
+from fast.runtime.rendezvous import Hello, await_phase, meet, pack
 from fast.runtime.world import Backward, RealWorld
 from fast.trace import Observer
 from fast.transport import Phase, Transport
 from fast.view import View
 
-FINAL, _BUFFERS = "final weights", "final buffers"
+
+class Stopped(SystemExit):
+    """This worker was told to stop and has left; its process ends well."""
 
 
 class LoopReplica(Replica, Protocol):
@@ -57,6 +61,7 @@ class WorkerRuntime:
         observers: Iterable[Observer] = (),
         say: Callable[[str], None] = lambda line: None,
         journal: Journal | None = None,
+        moving: MovingAverage | None = None,
     ) -> None:
         self.replica, self.strategy, self.transport = replica, strategy, transport
         self.world = RealWorld(
@@ -72,8 +77,13 @@ class WorkerRuntime:
         self.me = Me(self.world, replica, strategy)
         self.samples = 0
         self._seed = seed
+        self.moving = moving
+        """The moving average of the weights, if one is kept."""
         self._turn: Coroutine[Any, Any, None] | None = None
         """This step's turn, if it has begun while backward was still running."""
+        self._say, self._told_to_stop = say, False
+        self._pauses = Company(self.world, "now", Phase.DONE)
+        self._after_all = Company(self.world, "end", Phase.LEFT)
 
     @property
     def finished(self) -> bool:
@@ -103,7 +113,7 @@ class WorkerRuntime:
         if self.finished:
             raise UsageError(
                 "optimizer.step() was called after fast.consolidate: this worker has already left the "
-                "training. Consolidate once, after the last step."
+                "training. Consolidate once, after the last step; for a model in between there is fast.snapshot."
             )
         if not self.strategy.computes_gradient:
             self.me.account.computed()
@@ -118,7 +128,11 @@ class WorkerRuntime:
         if self.world.journal is not None:
             weights = lambda: self.replica.weights  # noqa: E731
             self.world.journal.stepped(Done(self.me.steps, self.replica.samples, self.me.view, weights))
+        if self.moving is not None:
+            self.moving.take(self.replica.weights)
         self.me.account.turned()
+        if self._stops():
+            self._stop()
 
     def bucket_ready(self, number: int) -> None:
         """Backward has computed this bucket: begin or go on with the step's turn, which comes back
@@ -161,10 +175,31 @@ class WorkerRuntime:
             self.world.patience.check(full, "room for the last letters")
         self.world.patience.end()
 
+    def tell_to_stop(self) -> None:
+        """Somebody wants this worker to leave: when its step is done, or now if it has taken its last one."""
+        self._told_to_stop = True
+        if self.finished:
+            if self.transport.phase(self.me.id) < Phase.SETTLED:
+                self._stops()
+            self._stop()
+
+    def _stops(self) -> bool:
+        """Whether it was told to; in a replay it is where it was then."""
+        told, journal = self._told_to_stop, self.world.journal
+        return told if journal is None else journal.stops(told)
+
+    def _stop(self) -> None:
+        if self.transport.phase(self.me.id) < Phase.SETTLED:
+            self._say(f"worker {self.me.id} was told to stop and leaves after {self.me.steps} steps")
+        self.close()
+        raise Stopped(0)
+
     def settle(self) -> None:
         """After everybody's last step: include what has arrived since, and publish the result."""
         if self.transport.phase(self.me.id) < Phase.SETTLED:
             self.leave()
+            if self._stops():
+                self._stop()
             await_phase(self.world, self.world.start_view.workers, Phase.DONE, "last step")
             drive(end_turn(self.me))
             self.replica.settle()
@@ -173,11 +208,16 @@ class WorkerRuntime:
 
     def _publish_final(self) -> None:
         self.transport.publish(FINAL, self.replica.weights)
-        self.transport.publish(_BUFFERS, pack([tensor for _, tensor in self.replica.buffers()]))
+        self.transport.publish(FINAL_BUFFERS, pack([tensor for _, tensor in self.replica.buffers()]))
+        if self.moving is not None:
+            self.transport.publish(FINAL_MOVING, self.moving.of(self.replica.weights))
 
     def close(self) -> None:
         """The end of this process. Whoever didn't consolidate leaves its weights as they are."""
-        if self.transport.phase(self.me.id) < Phase.SETTLED:
+        phase = self.transport.phase(self.me.id)
+        if phase == Phase.LEFT:
+            return
+        if phase < Phase.SETTLED:
             self.leave()
             self._publish_final()
         if self.world.journal is not None:
@@ -185,27 +225,18 @@ class WorkerRuntime:
         self.transport.set_phase(Phase.LEFT)
         self.world.close()
 
-    def consolidated(self) -> tuple[Tensor, list[tuple[str, Tensor]]]:
-        """The representative weights and buffers, the same bits on every worker."""
+    # All replicas
+
+    def final_replicas(self) -> FinalReplicas:
+        """After this worker's last step, when everybody has taken its own."""
         self.settle()
         everybody = self.world.start_view
         await_phase(self.world, (*everybody.workers, *everybody.servers), Phase.SETTLED, "final weights")
-        steps = {worker: self.transport.status(worker).steps for worker in everybody.workers}
-        trained = representatives(self.strategy, steps)
-        finals = [self._final(peer) for peer in everybody.servers or trained]
-        return representative(self.strategy, finals), self._mean_buffers(trained)
+        return FinalReplicas(self._after_all, self.replica, self.transport, everybody, self.strategy)
 
-    def _final(self, peer: int) -> Tensor:
-        return read(self.transport, peer, FINAL).view(self.replica.layout.dtype)
-
-    def _mean_buffers(self, workers: Sequence[int]) -> list[tuple[str, Tensor]]:
-        named = self.replica.buffers()
-        like = [tensor for _, tensor in named]
-        per_worker = [unpacked_like(read(self.transport, w, _BUFFERS), like) for w in workers]
-        return [
-            (name, mean_of(copies))
-            for (name, _), copies in zip(named, zip(*per_worker, strict=True), strict=True)
-        ]
+    def present_replicas(self) -> PresentReplicas:
+        """In a pause between two steps, which all who are still in make after the same step."""
+        return PresentReplicas(self._pauses, self.replica)
 
 
 def seed_gradient(seed: int, worker: int, step: int) -> None:
@@ -217,29 +248,3 @@ def seed_gradient(seed: int, worker: int, step: int) -> None:
     torch.default_generator.manual_seed(gradient_seed(seed, worker, step))
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(gradient_seed(seed, worker, step))
-
-
-def representatives(strategy: Strategy, steps: Mapping[int, int]) -> list[int]:
-    """Whose replicas stand for the model: all who trained, or where replicas agree, the latest."""
-    at_least = max(steps.values()) if strategy.replicas_agree else 1
-    return [worker for worker, done in steps.items() if done >= at_least] or list(steps)
-
-
-def representative(strategy: Strategy, weights: Sequence[Tensor]) -> Tensor:
-    """The weights of the model, out of those of its owners: of servers that own a slice each, one behind the other;
-    else the mean."""
-    return torch.cat(list(weights)) if strategy.sharded else mean_of(weights)
-
-
-def mean_of(copies: Sequence[Tensor]) -> Tensor:
-    """One value for many: the mean of floating point numbers, the largest of counters.
-
-    Where all agree it is exactly what they agree on; (a + a + a) / 3 may be another number.
-    """
-    first, *others = copies
-    if not first.is_floating_point():
-        return torch.stack(list(copies)).amax(0)
-    agreed = torch.ones_like(first, dtype=torch.bool)
-    for other in others:
-        agreed &= first == other
-    return torch.where(agreed, first, canonical_mean(list(copies), [1.0] * len(copies)))

@@ -70,7 +70,7 @@ TYPICAL = (
     Made("allreduce()", speed=0.62, talk="mean"),
     Made("local_sgd(tau=10)", speed=1.05, learns=0.9, talk="mean", apart=0.02),
     Made("ssp(bound=3)", speed=0.95, learns=0.8, talk="server", stale=3, apart=0.03),
-    Made("dpsgd(topology=Ring())", speed=0.8, learns=0.85, talk="ring", apart=0.05),
+    Made("dpsgd(topology=ring())", speed=0.8, learns=0.85, talk="ring", apart=0.05),
     Made("torus()", speed=0.9, learns=0.8, talk="ring", stale=2, apart=0.04),
     Made("gossip(p=0.02)", speed=1.1, learns=0.6, top=0.95, talk="gossip", stale=9, apart=0.3),
 )

@@ -12,8 +12,10 @@ from markupsafe import Markup
 
 from fast.lab.report.activity import shares_of_workers
 from fast.lab.report.cautions import cautions
+from fast.lab.report.consistency import STEPS, mixing_of
 from fast.lab.report.look import KINDS, css_variables
 from fast.lab.report.pictures import Picture, Pictures, always_equal
+from fast.lab.report.policies import policy_table
 from fast.lab.report.reading import Reading
 from fast.lab.report.summary import COLUMNS
 from fast.lab.report.swatch import swatch
@@ -62,6 +64,9 @@ def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
         "pictures": pictures,
         "axes": [picture.axis for picture in pictures.scores if not picture.near],
         "equal": always_equal(reading.trained),
+        "policies": policy_table(reading),
+        "mixing": mixing_of(reading),
+        "mixing_steps": STEPS,
         "tuning": data.get("tuning") or [],
         "open_trials": sum(len(each.get("trials") or []) for each in data.get("tuning") or []) <= FEW_TRIALS,
         "settings": settings_of(reading),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
+from fast.lab.report.consistency import mixing_of
 from fast.lab.report.look import KINDS
 from fast.lab.report.reading import Entry, Reading, Row
 
@@ -26,6 +27,7 @@ CURVE = ("at_s", "epochs", "samples", "bytes", "score", "distance", "replica_wor
 PARTICIPANT = ("steps", "samples", *(f"{kind}_s" for kind in KINDS), "peak_memory_bytes")
 TRIAL = ("rate", "score", "time_to_target_s", "samples_to_target", "diverged", "error", "chosen")
 WHO = ("label", "strategy", "seed")
+MIXING = ("label", "strategy", "topology", "lambda_2", "spectral_gap", "not_predicted_because")
 
 Cells = Sequence[Any]
 
@@ -39,6 +41,7 @@ def tables(reading: Reading) -> dict[str, str]:
         "staleness.csv": _csv((*WHO, "staleness", "updates"), _staleness(reading)),
         "tuning.csv": _csv(("label", "asked", "strategy", *TRIAL), _tuning(reading)),
         "time.csv": _csv((*WHO, "participant", *PARTICIPANT), _time(reading)),
+        "mixing.csv": _csv(MIXING, _mixing(reading)),
     }
 
 
@@ -116,3 +119,10 @@ def _time(reading: Reading) -> Iterator[Cells]:
     for entry, row in _rows(reading):
         for participant in row.get("participants") or []:
             yield (*_who(entry, row), participant["name"], *(participant.get(name) for name in PARTICIPANT))
+
+
+def _mixing(reading: Reading) -> Iterator[Cells]:
+    for each in mixing_of(reading):
+        promise = each.promise
+        found = (promise.graph, promise.spectrum.factor, promise.spectrum.gap, promise.left_out)
+        yield (each.entry.label, each.entry.call, *found)
