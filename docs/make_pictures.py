@@ -29,6 +29,8 @@ from fast.parts.codecs import Codec, Coder
 from fast.sim import Compute, Network, Simulation, SimWorker
 from fast.sim.cluster import Hosts
 from fast.strategies.central.proxies import Proxies
+from fast.strategies.decentral.pairwise import drawn_pairs
+from fast.strategies.decentral.streaming import FragmentSteps
 from fast.strategies.expression import parse_strategy
 from fast.testing.strategy import LeastSquares, batches, servers_of
 from fast.trace import Included, Record, Reduced, Stepped, Waited
@@ -109,7 +111,7 @@ def story_of(call: str) -> Story:
     """Simulate this strategy and keep what is drawn."""
     strategy = parse_strategy(call)
     records: list[Record] = []
-    workers = [layered() if strategy.uses_factors else least_squares(n) for n in range(WORKERS)]
+    workers = [layered() if needs_layers(strategy) else least_squares(n) for n in range(WORKERS)]
     simulation = Simulation(
         strategy,
         workers,
@@ -124,6 +126,11 @@ def story_of(call: str) -> Story:
     simulation.run(after_event=_follow(story))
     _read(story, records)
     return story
+
+
+def needs_layers(strategy: Strategy) -> bool:
+    """What looks at layers, or cuts the model, needs one that has some."""
+    return strategy.uses_factors or isinstance(strategy, FragmentSteps)
 
 
 def servers_for(strategy: Strategy, first: Replica) -> Sequence[Replica]:
@@ -275,6 +282,10 @@ def everybody(kind: str) -> Callable[[Strategy], list[str]]:
     return draw
 
 
+def nobody(strategy: Strategy) -> list[str]:
+    return dots(around(WORKERS))
+
+
 def star(strategy: Strategy) -> list[str]:
     places = around(WORKERS)
     spokes = [line("edge", CENTRE, place) for place in places]
@@ -303,6 +314,13 @@ def binomial(strategy: Strategy) -> list[str]:
     at = {place: (across[place] + 20, 90 + 60 * place.bit_count()) for place in across}
     edges = [line("edge", at[place], at[place & (place - 1)]) for place in range(1, 8)]
     return [*edges, *dots([at[0]], "server"), *dots([at[place] for place in range(1, 8)])]
+
+
+def branches(strategy: Strategy) -> list[str]:
+    """Seven workers, all of whom train: place i has the children 2 i + 1 and 2 i + 2."""
+    places = [(154, 88), (86, 178), (222, 178), (52, 268), (120, 268), (188, 268), (256, 268)]
+    edges = [line("edge", places[n], places[(n - 1) // 2]) for n in range(1, 7)]
+    return [*edges, *dots(places)]
 
 
 def groups(strategy: Strategy) -> list[str]:
@@ -358,6 +376,34 @@ def pairs(strategy: Strategy) -> list[str]:
     chosen = ((0, 3), (5, 1), (6, 7))
     sent = [arrow("weights", places[a], _short_of(places[a], places[b])) for a, b in chosen]
     return [*complete(places, "maybe"), *sent, *dots(places)]
+
+
+def two_sides(strategy: Strategy) -> list[str]:
+    """Eight workers: those on the left ask, three of them now, and those on the right answer."""
+    places = [(72.0 if n % 2 == 0 else 236.0, 72.0 + 72 * (n // 2)) for n in range(8)]
+    links = [line("maybe", places[a], places[b]) for a in range(0, 8, 2) for b in range(1, 8, 2)]
+    chosen = ((0, 3), (4, 1), (6, 7))
+    asked = [arrow("weights", places[a], _short_of(places[a], places[b])) for a, b in chosen]
+    return [*links, *asked, *dots(places)]
+
+
+def told(strategy: Strategy) -> list[str]:
+    """Arrows: whom each of eight tells in one round. Dotted: in the others."""
+    places, topology = around(8), strategy.topology
+    assert topology is not None
+    rounds = range(topology.period(8))
+    ever = {(min(a, b), max(a, b)) for t in rounds for a in range(8) for b in topology.told(a, 8, t)}
+    now = [(a, b) for a in range(8) for b in topology.told(a, 8, 1)]
+    drawn = [line("maybe", places[a], places[b]) for a, b in sorted(ever)]
+    drawn += [arrow("weights", places[a], _short_of(places[a], places[b])) for a, b in now]
+    return [*drawn, *dots(places)]
+
+
+def matched(strategy: Strategy) -> list[str]:
+    """The pairs of one round; dotted: all others that may be."""
+    places, met = around(8), drawn_pairs(8, seed=3, round_=1)
+    now = [line("edge", places[a], places[b]) for a, b in enumerate(met) if b is not None and a < b]
+    return [*complete(places, "maybe"), *now, *dots(places)]
 
 
 def _short_of(a: Point, b: Point, radius: float = 16) -> Point:
@@ -454,6 +500,17 @@ class Picture:
 PICTURES = {
     "allreduce": Picture("allreduce", everybody("edge"), "everybody with everybody, every step"),
     "local_sgd": Picture("local_sgd(tau=3)", everybody("maybe"), "everybody with everybody, now and then"),
+    "post_local_sgd": Picture(
+        "post_local_sgd(2, after=2)", everybody("edge"), "everybody with everybody, later now and then"
+    ),
+    "sparknet": Picture("sparknet(tau=3)", star, "every worker with the master, now and then"),
+    "one_shot": Picture("one_shot", nobody, "nobody with anybody, until the end"),
+    "slowmo": Picture("slowmo(tau=3)", everybody("maybe"), "everybody with everybody, now and then"),
+    "diloco": Picture("diloco(interval=4)", everybody("maybe"), "everybody with everybody, seldom"),
+    "streaming_diloco": Picture(
+        "streaming_diloco(2, 4, 3)", everybody("maybe"), "everybody with everybody, in fragments"
+    ),
+    "noloco": Picture("noloco(interval=2)", matched, "in pairs, others each time (8 workers)"),
     "pytorch": Picture("pytorch", everybody("edge"), "everybody with everybody, every step"),
     "ssp": Picture("ssp(bound=1)", star, "every worker with the server"),
     "essp": Picture("essp(bound=2)", star, "every worker with the server"),
@@ -473,9 +530,18 @@ PICTURES = {
     "proxies": Picture("proxies(group=2, flush=2)", groups, "groups, their proxies, and the server"),
     "project_adam": Picture("project_adam", star, "every worker with the server"),
     "hogwild": Picture("hogwild", memory, "every worker with one memory"),
+    "easgd": Picture("easgd(tau=3)", star, "every worker with the centre, now and then"),
+    "eamsgd": Picture("eamsgd(tau=2)", star, "every worker with the centre, now and then"),
+    "tree_easgd": Picture("tree_easgd(up=2, down=3)", branches, "a tree of workers (7 of them)"),
+    "mpca_sgd": Picture("mpca_sgd(tau=2)", binomial, "a binomial tree to the master (7 workers)"),
     "dpsgd": Picture("dpsgd", ring, "neighbours on a ring (8 workers)"),
     "torus": Picture("torus", grid, "neighbours on a torus (8 workers, 2 x 4)"),
     "gossip": Picture("gossip(p=0.4)", pairs, "one at random, now and then (8 workers)"),
+    "gosgd": Picture("gosgd(p=0.4)", pairs, "one at random, now and then (8 workers)"),
+    "ad_psgd": Picture("ad_psgd", two_sides, "one side asks, the other answers (8 workers)"),
+    "sgp": Picture("sgp", told, "whose turn it is, further on (8 workers)"),
+    "osgp": Picture("osgp", told, "whose turn it is, further on (8 workers)"),
+    "gossipgrad": Picture("gossipgrad", told, "the partner of the step (8 workers)"),
     "choco": Picture("choco", ring, "neighbours on a ring (8 workers)"),
     "sfb": Picture("sfb", everybody("edge"), "everybody with everybody, every step"),
 }

@@ -36,9 +36,10 @@ explained, with pictures, in [strategies.md](strategies.md); the ideas behind al
 CALLED = (Codec, Transformation, Robust)
 """Whose subclasses are only ever called: what they all offer is said once, with the class itself."""
 ORDER = (
-    "join", "final_backward", "shard", "own", "consolidate", "whoami", "LargeBatch", "SyncBatchNorm", "Worker",
+    "join", "final_backward", "shard", "own", "consolidate", "snapshot", "whoami", "LargeBatch", "SyncBatchNorm",
+    "Worker",
     "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
-    "presets", "codecs", "topologies", "rules", "corrections",
+    "presets", "codecs", "topologies", "rules", "corrections", "policies",
     "FastError", "UsageError", "PeerError", "PeerLost", "WireError",
 )  # fmt: skip
 """From what everybody needs to what few do."""

@@ -16,6 +16,7 @@ from fast.engine import Outcome
 from fast.loop.loading import strategy_from
 from fast.sim import Compute, Straggler, TraceHash
 from fast.strategies import catalogue
+from fast.strategies.decentral.pairwise import drawn_pairs
 from fast.testing import check_strategy
 from fast.trace import Meter
 from fast.view import View
@@ -148,7 +149,9 @@ def test_staleness_stays_within_its_bound(call, real):
         strategy_from(call), EQUAL, observers=[slow_worker], compute=Compute(0.02, Straggler(5.0))
     )
     simulated.run()
-    bound = {"ssp(bound=2)": (WORKERS - 1) * 5}.get(call, 0 if strategy_from(call).synchronous else None)
+    bound = {"ssp(bound=2)": (WORKERS - 1) * 5}.get(
+        call, strategy_from(call).late if strategy_from(call).synchronous else None
+    )
     for meter in (*measured, slow_worker):
         if bound is not None:
             assert meter.max_staleness <= bound
@@ -163,8 +166,13 @@ def meter_of(result: dict[str, Any]) -> Meter:
 @pytest.mark.real
 @every_call_for_real
 def test_bytes_sent_are_the_formula_in_both_worlds(call, real):
+    if call == "ad_psgd":
+        return check_bytes_of_pairs([result["bytes"] for result in real.results(call, EQUAL)])
+    if call == "mpca_sgd(tau=5)":
+        return check_bytes_of_snapshots([result["bytes"] for result in real.results(call, EQUAL)])
     expected = [bytes_of(call, worker) for worker in range(WORKERS)]
-    assert min(expected) > 0 or strategy_from(call).one_host  # who shares memory sends nothing
+    # Who shares memory sends nothing, and neither does who trains alone.
+    assert min(expected) > 0 or strategy_from(call).one_host or call == "one_shot"
     assert [result["bytes"] for result in real.results(call, EQUAL)] == expected
     meters = [Meter() for _ in range(WORKERS + strategy_from(call).servers(WORKERS))]
     simulated = simulation(
@@ -174,6 +182,24 @@ def test_bytes_sent_are_the_formula_in_both_worlds(call, real):
     )
     simulated.run(pause_after=STEPS if can_pause(call) else None)  # so that nobody has left
     assert [meter.bytes_sent for meter in meters[:WORKERS]] == expected
+
+
+def check_bytes_of_pairs(sent: list[int]) -> None:
+    """How often somebody asks depends on when the answers come: places 0 and 2 at most once per step, and place 1
+    answers each of them at most once."""
+    letters = [nbytes // LETTER_BYTES for nbytes in sent]
+    assert [count * LETTER_BYTES for count in letters] == sent
+    assert all(1 <= letters[asks] <= STEPS + 1 for asks in (0, 2))
+    assert letters[0] + letters[2] - 2 <= letters[1] <= letters[0] + letters[2]  # all but those still open
+
+
+def check_bytes_of_snapshots(sent: list[int]) -> None:
+    """How often all exchange depends on when the answers come: every 5 steps at most. Worker 1 passes on to the master
+    what worker 2 sends it, and to worker 2 what comes back."""
+    letters = [nbytes // LETTER_BYTES for nbytes in sent]
+    assert [count * LETTER_BYTES for count in letters] == sent
+    assert all(1 <= letters[leaf] <= STEPS // 5 for leaf in (0, 2))
+    assert 2 <= letters[1] <= 2 * STEPS // 5
 
 
 def bytes_of(call: str, worker: int) -> int:
@@ -186,8 +212,24 @@ def bytes_of(call: str, worker: int) -> int:
         return STEPS * allreduce_bytes(call, worker)
     if name == "sfb":
         return STEPS * MEAN_BYTES  # no layer is large enough
-    if name == "local_sgd":
-        return STEPS // strategy.tau * MEAN_BYTES
+    if name == "local_sgd":  # averaged momentum is as much again
+        return STEPS // strategy.tau * MEAN_BYTES * (2 if "average" in call else 1)
+    if name in ("slowmo", "diloco"):
+        return STEPS // strategy.interval * MEAN_BYTES
+    if name == "streaming_diloco":
+        return streamed_bytes(worker)
+    if name == "noloco":  # slow weights and their change, where there is somebody to meet
+        rounds = range(1, STEPS // strategy.interval + 1)
+        met = sum(drawn_pairs(WORKERS, 0, number)[worker] is not None for number in rounds)
+        return met * (256 + 2 * FLAT_BYTES)
+    if name == "post_local_sgd":  # every step until the switch, then every tau
+        return (strategy.after + STEPS // strategy.tau - strategy.after // strategy.tau) * MEAN_BYTES
+    if name in ("sparknet", "easgd", "eamsgd"):
+        return STEPS // strategy.tau * LETTER_BYTES
+    if name == "tree_easgd":  # workers 1 and 2 are below worker 0
+        return (STEPS // 2 if worker else 2 * (STEPS // 3)) * LETTER_BYTES
+    if name == "one_shot":
+        return 0
     if name == "ssp" and "bucket" in call:
         return STEPS * letter_bytes(call)
     if name == "firecaffe":  # the server hears places 1 and 2; worker 1, at place 2, tells worker 2
@@ -198,12 +240,13 @@ def bytes_of(call: str, worker: int) -> int:
         return STEPS * LETTER_BYTES
     if name == "hogwild":  # worker 0 tells the others once that the memory is there
         return 0 if worker else (WORKERS - 1) * 256
-    if name == "gossip":
+    if name in ("gossip", "gosgd"):
         return gossip_sends(worker, 0.3) * LETTER_BYTES
     if strategy.servers(WORKERS):
         return pushed_bytes(call)
     neighbours = len(strategy.topology.neighbours(worker, View(0, tuple(range(WORKERS))), 0))
-    rounds = STEPS + 1 if name == "dpsgd" else STEPS  # dpsgd sends at the start, then after every step
+    early = name in ("dpsgd", "osgp", "gossipgrad")  # these send at the start, then after every step
+    rounds = STEPS + 1 if early else STEPS
     return rounds * neighbours * letter_bytes(call)
 
 
@@ -239,6 +282,14 @@ def allreduce_bytes(call: str, worker: int) -> int:
     if "int8" in call:  # per bucket: slices to their owners, sums from them; only the last slice isn't empty
         return 2 * 2 * others * 256 + (others if worker == 2 else 1) * ((4 + 8) + (4 + 1))
     return MEAN_BYTES
+
+
+def streamed_bytes(worker: int) -> int:
+    """Two fragments of one cache line each, which the last member averages; to the others go empty letters. One
+    begins its rounds at steps 5, 10, ..., 60, the other at 2, 7, ..., 57; means are sent two steps later."""
+    begun, averaged = 12 + 12, 11 + 12
+    parts, means = (0, 2 * 64) if worker == WORKERS - 1 else (64, 0)
+    return begun * (2 * 256 + parts) + averaged * (2 * 256 + means)
 
 
 def gossip_sends(worker: int, p: float) -> int:
@@ -302,14 +353,16 @@ def test_resumed_equals_continued(call, steps):
 @every_call
 def test_alone_it_is_the_identity(call):
     """A plain script that nobody launched, with every preset, gives the bits of the one without FAST."""
-    assert as_text(plainly(lambda: train_alone(call))) == as_text(train_alone(None))
+    same = as_text(plainly(lambda: train_alone(call))) == as_text(train_alone(None))
+    assert same == strategy_from(call).identity_alone  # an outer optimizer acts alone too
 
 
 @pytest.mark.real
 def test_one_launched_worker_is_the_identity_too(runner):
     """Unless a seed was asked for: then it also decides about dropout, as on many workers."""
-    (pairs,) = runner.results("preset_bodies:alone", 1, strategies=CALLS, seed=None)
-    for call, (with_fast, without) in zip(CALLS, pairs, strict=True):
+    calls = [call for call in CALLS if strategy_from(call).identity_alone]
+    (pairs,) = runner.results("preset_bodies:alone", 1, strategies=calls, seed=None)
+    for call, (with_fast, without) in zip(calls, pairs, strict=True):
         assert with_fast == without, call
     seeded = [
         runner.results("preset_bodies:alone", 1, strategies=CALLS[:2], seed=seed)[0] for seed in (0, 0, 1)

@@ -138,7 +138,7 @@ def test_torus_in_lock_step_includes_the_neighbours_previous_gradients(size):
     """With equal times and no delay all workers step at the same instant, before any letter of
     that instant is delivered: step k merges the own gradient k with the neighbours' k - 1."""
     steps, batches, topology = 10, PROBLEM.batches(size, 10), Torus()
-    simulation = PROBLEM.simulation(torus(), batches)
+    simulation = PROBLEM.simulation(torus(send="own"), batches)
     simulation.run(pause_after=steps)
     x, previous = [PROBLEM.start] * size, None
     for step in range(steps):

@@ -60,7 +60,7 @@ def _rests(me):
 def test_momentum_goes_on_after_a_step_that_does_not_count():
     """dgc keeps velocity and sum; a quiet step leaves both as they are."""
     simulation = Simulation(
-        torus(codec=dgc(ratio=0.5, momentum=0.5, dense_below=1)), [worker(0, True), worker(1, True)],
+        torus(send="own", codec=dgc(ratio=0.5, momentum=0.5, dense_below=1)), [worker(0, True), worker(1, True)],
         network=Network(1e9, 0.0), compute=Compute(),
     )  # fmt: skip
     simulation.run(pause_after=1)
