@@ -1,5 +1,6 @@
 # Every target does its own set-up: the environment is made once and renewed when
 # pyproject.toml or constraints.txt change. Choose the interpreter with `make PYTHON=python3.12 ...`.
+# Tests with real workers have the machine for themselves; the others run in two processes.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,10 +15,12 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -m "not long and not real" -n 2
+	$(BIN)/pytest -m "not long and real"
 
 test-long: $(READY)
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m "long and not real" -n 2
+	$(BIN)/pytest -m "long and real"
 
 bench: $(READY)
 	@set -e; for file in $(filter-out benchmarks/harness.py,$(wildcard benchmarks/*.py)); do \
