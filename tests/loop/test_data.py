@@ -304,7 +304,7 @@ def test_samples_of_several_batches_add_up_until_the_step():
         ([], 0),
         ("text", 1),
         (range(6), 6),
-        (object(), 1),
+        pytest.param(object(), 1, id="something else-1"),
     ],
     ids=repr,
 )

@@ -421,7 +421,9 @@ def test_no_queued_gradient_of_a_leaver_is_lost(seed):
     assert len(log) == sum(counts)
 
 
-@pytest.mark.parametrize("rule", [mean, by_age(), momentum_corrected(0.9)], ids=repr)
+@pytest.mark.parametrize(
+    "rule", [mean, by_age(), momentum_corrected(0.9)], ids=["mean", "by age", "corrected"]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_letters_to_those_who_stay_are_merged_once_whoever_leaves(rule, seed):
     """And those to a leaver are reported as dropped."""
