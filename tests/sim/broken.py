@@ -18,6 +18,7 @@ from fast.strategies.central.cached import CachedReads
 from fast.strategies.central.clocks import Clocks
 from fast.strategies.central.valued import Readers, ValueBounded
 from fast.strategies.decentral.gossip import PushGossip
+from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.neighbours import MixNeighbours, NeighbourGradients
 
 
@@ -38,7 +39,7 @@ class WaitsForTheDead(MixNeighbours):
     """`receive` where a neighbour may be gone, instead of `gather`."""
 
     def __init__(self) -> None:
-        super().__init__(topology=Ring())
+        super().__init__(topology=Ring(), moments=Moments())
 
     async def step(self, me: Me) -> None:
         pull = me.scratch("pull").zero_()
