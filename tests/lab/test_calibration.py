@@ -267,6 +267,7 @@ def engine() -> Iterator[LocalEngine]:
         yield engine
 
 
+@pytest.mark.long
 @pytest.mark.real
 def test_the_last_worker_is_slower_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -282,6 +283,7 @@ def test_the_last_worker_is_slower_for_real(tmp_path: Path, monkeypatch: pytest.
     assert slow["compute_s"] >= row["steps"] * 0.020, "a sleep never ends early"
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(180)
 def test_a_tiny_calibration(engine: LocalEngine) -> None:

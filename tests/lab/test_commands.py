@@ -217,6 +217,7 @@ def test_compare_runs_real_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert who == {"worker 0", "worker 1", "server 0"}
 
 
+@pytest.mark.long
 @pytest.mark.real
 def test_a_pace_pads_every_step() -> None:
     compare_command(OWN, "allreduce", workers=2, epochs=2, pace="30ms", seed=0, json="out.json")
@@ -228,6 +229,7 @@ def test_a_pace_pads_every_step() -> None:
     assert 0 <= row["pace_exceeded"] <= 1
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(180)
 def test_a_comparison_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:

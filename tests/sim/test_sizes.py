@@ -435,6 +435,7 @@ def test_the_tally_is_the_sum_of_meters(call: str) -> None:
         assert tally.median_staleness is tally.largest_staleness is None
 
 
+@pytest.mark.long
 def test_two_thousand_workers() -> None:
     """allreduce against a formula; the others in what must hold for any number."""
     workers, steps, sizes = 2000, 3, Sizes.of_parameters(5000)
