@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
+
 import harness
+from fast.core import Task
 from fast.engine import LocalEngine
 from fast.lab import Budget, Run, load_task, simulate_task, train_task
 from fast.lab.calibration import QUICK, Effort, Measurements, cluster_of, measure
 from fast.lab.judging import Judge
+from fast.lab.surroundings import cores
 from fast.lab.tuning import RATES
 from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute, parse_straggler
@@ -103,50 +109,83 @@ class Row:
         return self.needed is None or (self.ratio is not None and self.ratio >= self.needed)
 
 
+@dataclass(frozen=True)
+class Job:
+    """One simulated training, and whether test or validation images judge it."""
+
+    setting: Setting
+    workers: int
+    cluster: Cluster
+    seed: int
+    test: bool
+
+
+def simulated_s(job: Job) -> float | None:
+    """When it reaches the target. Runs in a process of its own: simulated time doesn't mind."""
+    task = load_task(TASK)
+    run = simulate_task(
+        task,
+        strategy_from(job.setting.call),
+        workers=job.workers,
+        budget=_budget(task, job.workers),
+        cluster=job.cluster,
+        seed=job.seed,
+        rate=job.setting.rate,
+    )
+    return _reached_s(run, Judge(task, task.test() if job.test else task.validation()), task.target)
+
+
 class Track:
     """This machine, its model, and the task."""
 
     def __init__(self, engine: LocalEngine, found: Measurements) -> None:
         self._engine, self._task = engine, load_task(TASK)
         self._machine, self._oversleeping_s = cluster_of(found), found.oversleeping.median_s
-        self._validation = Judge(self._task, self._task.validation())
         self._test = Judge(self._task, self._task.test())
 
-    def tune(self, contestant: Contestant, straggler: str, rates: Sequence[float]) -> Setting:
-        """The setting that reaches the target first in the simulator, on the validation images."""
-        tried = [Setting(call, rate) for call in contestant.calls for rate in rates]
-
-        def time_of(setting: Setting) -> float:
-            run = self._simulate(setting, contestant.workers, straggler, TUNING_SEED)
-            return _reached_s(run, self._validation, self._task.target) or float("inf")
-
-        return min(tried, key=time_of)
-
-    def simulated_s(
-        self, setting: Setting, workers: int, straggler: str, seeds: Sequence[int]
-    ) -> float | None:
-        return _mean(
-            _reached_s(self._simulate(setting, workers, straggler, seed), self._test, self._task.target)
-            for seed in seeds
+    def tune(self, situation: Situation, rates: Sequence[float]) -> dict[Contestant, Setting]:
+        """The setting of each that reaches the target first in the simulator, on the validation images."""
+        tried = {
+            each: [Setting(call, rate) for call in each.calls for rate in rates]
+            for each in situation.contestants
+        }
+        times = self._simulate(
+            situation,
+            [(setting, each.workers, TUNING_SEED) for each in tried for setting in tried[each]],
+            test=False,
         )
+        return {
+            each: min(settings, key=lambda setting: times[setting, each.workers, TUNING_SEED] or float("inf"))
+            for each, settings in tried.items()
+        }
+
+    def predict(
+        self, situation: Situation, settings: dict[Contestant, Setting], seeds: Sequence[int]
+    ) -> dict[Contestant, float | None]:
+        """Each one's mean time to the target in the simulator, on the test images."""
+        asked = [(setting, each.workers, seed) for each, setting in settings.items() for seed in seeds]
+        times = self._simulate(situation, asked, test=True)
+        return {
+            each: _mean(times[setting, each.workers, seed] for seed in seeds)
+            for each, setting in settings.items()
+        }
 
     def measured_s(self, setting: Setting, workers: int, straggler: str, seed: int) -> float | None:
         run = train_task(
-            TASK, setting.call, workers=workers, budget=self._budget(workers), seed=seed,
+            TASK, setting.call, workers=workers, budget=_budget(self._task, workers), seed=seed,
             engine=self._engine, rate=setting.rate, pace_s=PACE_S, straggler=straggler,
         )  # fmt: skip
         return _reached_s(run, self._test, self._task.target)
 
-    def _simulate(self, setting: Setting, workers: int, straggler: str, seed: int) -> Run:
-        return simulate_task(
-            self._task,
-            strategy_from(setting.call),
-            workers=workers,
-            budget=self._budget(workers),
-            cluster=self._cluster(straggler),
-            seed=seed,
-            rate=setting.rate,
-        )
+    def _simulate(
+        self, situation: Situation, asked: Sequence[tuple[Setting, int, int]], *, test: bool
+    ) -> dict[tuple[Setting, int, int], float | None]:
+        """Settings with their workers and seeds, several at a time; the pool is gone before anything is measured."""
+        cluster = self._cluster(situation.straggler)
+        jobs = [Job(setting, workers, cluster, seed, test) for setting, workers, seed in asked]
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(cores(), spawn, torch.set_num_threads, (1,)) as pool:
+            return dict(zip(asked, pool.map(simulated_s, jobs), strict=True))
 
     def _cluster(self, straggler: str) -> Cluster:
         compute = self._machine.compute
@@ -154,8 +193,9 @@ class Track:
         paced = replace(compute, straggler=parse_straggler(straggler), pace_s=PACE_S + self._oversleeping_s)
         return replace(self._machine, compute=paced)
 
-    def _budget(self, workers: int) -> Budget:
-        return Budget.of(self._task, workers, EPOCHS, ticks=TICKS)
+
+def _budget(task: Task, workers: int) -> Budget:
+    return Budget.of(task, workers, EPOCHS, ticks=TICKS)
 
 
 def _reached_s(run: Run, judge: Judge, target: float) -> float | None:
@@ -172,7 +212,7 @@ def _mean(times: Iterator[float | None]) -> float | None:
 
 def rows_of(track: Track, situation: Situation, seeds: Sequence[int], rates: Sequence[float]) -> list[Row]:
     """All contestants of one situation: seed after seed, so that each meets the same weather."""
-    settings = {each: track.tune(each, situation.straggler, rates) for each in situation.contestants}
+    settings = track.tune(situation, rates)
     for each, setting in settings.items():
         harness.note(
             f"{situation.name}: {each.name} takes {setting.call} with {setting.rate:g} times the rate"
@@ -183,10 +223,7 @@ def rows_of(track: Track, situation: Situation, seeds: Sequence[int], rates: Seq
             times[each].append(track.measured_s(setting, each.workers, situation.straggler, seed))
             harness.note(f"seed {seed}, {each.name}: {times[each][-1]} s")
     measured = {each: _mean(iter(found)) for each, found in times.items()}
-    simulated = {
-        each: track.simulated_s(setting, each.workers, situation.straggler, seeds)
-        for each, setting in settings.items()
-    }
+    simulated = track.predict(situation, settings, seeds)
     return [
         Row(
             situation.name, each.name, setting, measured[each], simulated[each],
