@@ -143,3 +143,50 @@ def test_hosts_have_cores_of_their_own():
     one = Cores(Work(cores=1), ONE_HOST, events)
     assert one.take(0, lambda: None) and not one.take(1, lambda: None)
     assert one.crowd(2) == 3.0 and one.take(0, lambda: None)
+
+
+class Echo(Strategy):
+    """Worker 0 asks worker 1 and waits for the answer; everybody else just goes on."""
+
+    async def step(self, me: Me) -> None:
+        if me.id == 0:
+            me.send(1, me.weights, tag="ask")
+            await me.receive("answer", 1)
+        elif me.id == 1:
+            await me.receive("ask", 0)
+            me.send(0, me.weights, tag="answer")
+
+
+class MeanOfTwo(Strategy):
+    """A mean of workers 0 and 1; everybody else just goes on."""
+
+    async def step(self, me: Me) -> None:
+        if me.id < 2:
+            await me.mean(me.weights, among=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "second_ms"), [(Echo(), 4.0), (MeanOfTwo(), 6.0)], ids=["letter", "mean"]
+)
+def test_who_is_woken_needs_a_core_before_it_goes_on(strategy, second_ms):
+    """Three workers on one core compute 2 ms each. What worker 0 waits for is there after 4 ms, when worker 1 has
+    computed; but then it is the third one's turn, which came before it. In a mean worker 1 waits as well."""
+    records = []
+    work = Work(cores=1, slice_s=1.0, means=((2, 1, 0.0), (2, 10_000, 0.0)))
+    simulation = PROBLEM.simulation(
+        strategy,
+        PROBLEM.batches(3, 1),
+        network=None,
+        compute=None,
+        cluster=Cluster(Compute(2e-3), ONE_HOST, work),
+        observers=[records.append],
+    )
+    simulation.run()
+    stepped = {r.who: r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"}
+    assert stepped == {0: 6.0, 1: second_ms, 2: 6.0}
+
+
+def test_who_has_slept_needs_a_core_too():
+    """Two workers on one core compute 6 ms, padded to 10 ms: the first one wakes while the second one computes."""
+    found = computed_ms(Passes(), 2, 1, Compute(6e-3, pace_s=10e-3), Work(cores=1, slice_s=1.0))
+    assert found == [(0, 12.0), (1, 16.0)]
