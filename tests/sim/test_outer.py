@@ -287,8 +287,8 @@ def test_when_workers_leave_the_rest_go_on_whatever_the_times(counts):
         assert close(found, loop)
 
 
-def test_means_are_weighted_by_samples():
-    batches = [[(0, 1, 2, 3)] * 6, [(4,)] * 6]
+def test_means_are_weighted_by_the_samples_since_the_last_one():
+    batches = [[(0, 1, 2, 3)] * 3 + [(5,)] * 3, [(4,)] * 3 + [(6, 7, 8)] * 3]
     found = run(diloco(interval=3, momentum=0.5), batches)
     assert close(found, diloco_loop(batches, interval=3, rate=0.7, momentum=0.5))
 

@@ -1,4 +1,4 @@
-"""What strategies are configured with: topologies and merge rules.
+"""What strategies are configured with: topologies, codecs, merge rules, corrections, outer optimizers.
 
 Job: small pure parts that a preset puts together.
 May import: view, errors.
