@@ -347,3 +347,11 @@ def test_lanes_may_be_interleaved_in_another_way():
     both.drew(2, 0.25)
     both.drew(1, 0.5)
     both.drew(1, 0.75)
+
+
+def test_what_the_others_can_see_is_written_at_once(tmp_path):
+    recorder = Recorder(tmp_path, 0, 1)
+    recorder.joined(strategy_from("gossip"))  # then its hello is in shared memory
+    assert isinstance(load_part(tmp_path / "0.frames", 0).answers[-1], answers.Joined)
+    assert recorder.stops(True)  # then its phase is
+    assert isinstance(load_part(tmp_path / "0.frames", 0).answers[-1], answers.Stopped)

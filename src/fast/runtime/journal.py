@@ -176,6 +176,7 @@ class Recorder(Journal):
     def joined(self, strategy: Strategy) -> None:
         check_recordable(strategy)
         self._note(answers.Joined(repr(strategy)))
+        self._write()  # the others see it join, and may end the run before it writes again
 
     def drew(self, lane: int, value: float) -> None:
         self._note(answers.Drew(lane, value))
@@ -248,6 +249,7 @@ class Recorder(Journal):
     def stops(self, told: bool) -> bool:
         if told:
             self._note(answers.Stopped())
+            self._write()
         return told
 
     def sampled(self, indices: Sequence[int]) -> None:
