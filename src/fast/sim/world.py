@@ -81,7 +81,8 @@ class SimWorld(World):
         self.observed = bool(self._observers)
         self._cores, self._work_takes_time = surroundings.cores, surroundings.work is not None
         self.effort = Effort(surroundings.work, server=id_ in surroundings.view.servers)
-        self.link = surroundings.post.traffic.link(id_, self._somebody())
+        workers = surroundings.view.workers
+        self.link = surroundings.post.traffic.link(workers[0], workers[-1])  # one for all, who must choose alike
         self.ready_ns: Sequence[int] = ()
         """When the buckets of the gradient under way are computed; empty once all of it is."""
         self.gradient_computed: Callable[[], None] = lambda: None
@@ -93,9 +94,6 @@ class SimWorld(World):
         self._plain: set[tuple[str, torch.dtype, int] | None] = set()
         """Kinds of letters whose header has the usual size, whatever their numbers are."""
         self.performer = Performer(self)
-
-    def _somebody(self) -> int:
-        return next((peer for peer in reversed(self.start_view.workers) if peer != self.id), self.id)
 
     def now(self) -> int:
         return self._events.now_ns + self.effort.owed_ns
