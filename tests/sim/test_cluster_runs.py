@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fast.codecs import power_sgd, top_k
+from fast.codecs import power_sgd
 from fast.core import OTHER, Strategy, Tag
 from fast.sim import Cluster, Compute, Network
 from fast.sim.cluster import Hosts, Work
@@ -120,14 +120,13 @@ def test_values_do_not_depend_on_the_cluster():
     assert torch.equal(trained(Cluster()), trained(crowded))
 
 
-@pytest.mark.parametrize("codec", [power_sgd(1), top_k(0.3)], ids=repr)
-def test_all_choose_the_same_way_to_add_although_their_links_differ(codec):
+def test_all_choose_the_same_way_to_add_although_their_links_differ():
     """Workers 2 and 3 share a host, so their nearest peer is not as far as that of the others."""
-    far = Network(1e5, 1e-3, hosts=Hosts(2), inside=Network(1e11, 0.0))
+    far = Network(1e8, 1e-3, hosts=Hosts(2), inside=Network(1e8, 0.0))
     ends = []
-    for network in (far, Network(1e5, 1e-3)):
+    for network in (far, Network(1e8, 1e-3)):
         simulated = PROBLEM.simulation(
-            allreduce(codec=codec), PROBLEM.batches(4, 3), cluster=Cluster(Compute(1e-3), network)
+            allreduce(codec=power_sgd(1)), PROBLEM.batches(4, 3), cluster=Cluster(Compute(1e-3), network)
         )
         simulated.run()
         ends.append(weights(simulated))
