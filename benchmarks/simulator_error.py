@@ -3,7 +3,8 @@
 Before the cells of a model the machine is calibrated as `fast calibrate` does it, with the workers' numbers and the
 model's size that the cells have; nothing is fitted to the cells. What a sleep takes longer than told is added to the
 pace. A repetition of every cell comes after another; each real run is simulated with its own seed and with the
-calibration of its repetition, because the machine's weather changes, and medians are taken of both.
+calibration of its repetition, because the machine's weather changes, and medians are taken of both. A real run waits
+a few seconds for the machine to be as fast as it was when it was calibrated.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from fast.core import Task
 from fast.engine import LocalEngine
 from fast.lab import Budget, Run, load_task, simulate_task, train_task
 from fast.lab.calibration import QUICK, Effort, cluster_of, load_of_others, measure
+from fast.lab.measures import one_thread
 from fast.lab.recording import COMPUTE
 from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute, parse_straggler
@@ -37,9 +39,10 @@ from fast.sim.cluster import read_cluster, to_toml
 STRATEGIES = ("allreduce", "local_sgd(tau=4)", "dpsgd", "ssp(bound=0)", "ssp", "torus", "gossip(p=0.5)")
 STRAGGLERS = (None, "4x")
 WIDTHS = {"64-64-10": (64, 64, 10), "1.9 M": (784, 1024, 1024, 10)}
-STEPS = {"64-64-10": 300, "1.9 M": 40}
+STEPS = {"64-64-10": {2: 1500, 4: 300, 8: 300}, "1.9 M": {2: 200, 4: 40, 8: 40}}
+"""More where no pace makes them last: a run of half a second shows the machine's mood rather than the strategy."""
 PACES_S = {
-    "64-64-10": {2: None, 4: 0.004, 8: 0.010},
+    "64-64-10": {2: None, 4: 0.004, 8: 0.008},
     "1.9 M": {2: None, 4: 0.040, 8: 0.100},
 }
 """Where workers are more than cores: two to three times as long as the two cores take for all workers' computing, so
@@ -50,6 +53,8 @@ MEDIAN_LIMIT, WORST_LIMIT, OUTSIDE_LIMIT = 0.10, 0.30, 0.25
 OUTSIDE_SHARE = 0.4
 QUIET_CORES = 0.2
 """So much may something else use of this machine when a real run begins."""
+MOOD, MOOD_STEPS, MOOD_TRIES = 0.15, 50, 12
+"""So far from what it was may a step's time be then; over how many steps; how often to look."""
 
 
 # The tasks: data is noise, because only time is looked at
@@ -132,7 +137,7 @@ class Cell:
     @property
     def steps(self) -> int:
         """Of each worker, if all are equally fast; a straggler makes them last longer."""
-        return STEPS[self.model] // (2 if self.straggler else 1)
+        return STEPS[self.model][self.workers] // (2 if self.straggler else 1)
 
     def budget(self) -> Budget:
         batch = load_task(TASKS[self.model]).batch_size
@@ -247,8 +252,10 @@ def measured(
             some = list(group)
             wait_for_quiet()
             grounds[where].calibrate(model, sorted({cell.workers for cell in some}), effort)
+            mood = Mood(model)
             for cell in some:
                 wait_for_quiet()
+                mood.wait()
                 times[cell].append(time_of(grounds[where].train(cell, repetition)))
                 last = times[cell][-1]
                 harness.note(
@@ -256,6 +263,35 @@ def measured(
                     f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
                 )
     return times
+
+
+class Mood:
+    """How fast this machine is at the moment. Whoever shares the hardware with a virtual one slows it down by half for
+    minutes, and nothing that runs here tells of it: so a real run begins when the machine is as it was calibrated."""
+
+    def __init__(self, model: str) -> None:
+        task = load_task(TASKS[model])
+        self._task, self._model, self._batch = task, task.model(), task.batch(range(task.batch_size))
+        self._usual_s = self._step_s()
+
+    def wait(self) -> None:
+        """For some seconds at most."""
+        for _ in range(MOOD_TRIES):
+            if abs(self._step_s() / self._usual_s - 1) < MOOD:
+                return
+            time.sleep(0.5)
+        harness.note("the machine is not as fast as it was when it was calibrated")
+
+    def _step_s(self) -> float:
+        """A gradient after a short sleep, in the mean: computing varies less than waking up."""
+        with one_thread():
+            return statistics.fmean(self._timed() for _ in range(MOOD_STEPS))
+
+    def _timed(self) -> float:
+        time.sleep(0.002)
+        began = time.perf_counter()
+        self._task.loss(self._model, self._batch).backward()
+        return time.perf_counter() - began
 
 
 def wait_for_quiet() -> None:
