@@ -1,7 +1,7 @@
 """Who waits for stragglers: time to the target of synchronous, bounded, asynchronous and backed-up training.
 
 MNIST on real processes with paced steps, so that workers that share few cores are like machines of their own.
-Every contestant's rate comes from the same grid (and its call from a short list, where there are several), tried in
+Every contestant's rate comes from the grid of all comparisons (and its call from a short list, where there are several), tried in
 the simulator on validation images, the best ones with a second seed; then it trains for real with several other
 seeds, judged on the test images. Beside each ratio of mean times to the target stands what the simulator predicts for
 the same seeds, with a model of this machine that is calibrated at the start.
@@ -29,6 +29,7 @@ from fast.lab import Budget, Run, load_task, simulate_task, train_task
 from fast.lab.calibration import QUICK, Effort, Measurements, cluster_of, measure
 from fast.lab.judging import Judge
 from fast.lab.surroundings import cores
+from fast.lab.tuning import RATES
 from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute, parse_straggler
 
@@ -36,8 +37,6 @@ TASK = "mnist-mlp"
 EPOCHS, TICKS = 3.0, 90
 PACE_S = 0.010
 SYNCHRONOUS = "allreduce"
-RATES = (1.0, 0.25, 0.35, 0.5, 0.7, 1.4, 2.0)
-"""Factors on the task's own rate, the same for all."""
 TUNING_SEEDS = (1000, 1001)
 FINALISTS = 3
 """So many settings of each contestant are tried with the second seed too."""
