@@ -1,10 +1,10 @@
 """Who waits for stragglers: time to the target of synchronous, bounded, asynchronous and backed-up training.
 
 MNIST on real processes with paced steps, so that workers that share few cores are like machines of their own.
-Every contestant's rate comes from the grid of all comparisons (and its call from a short list, where there are several), tried in
-the simulator on validation images, the best ones with a second seed; then it trains for real with several other
-seeds, judged on the test images. Beside each ratio of mean times to the target stands what the simulator predicts for
-the same seeds, with a model of this machine that is calibrated at the start.
+Every contestant's rate comes from the grid of all comparisons, and its call from a short list where there are several,
+tried in the simulator on validation images, the best ones with a second seed; then it trains for real with several
+other seeds, judged on the test images. Beside each ratio of mean times to the target stands what the simulator predicts
+for the same seeds, with a model of this machine that is calibrated at the start.
 """
 
 from __future__ import annotations
