@@ -221,3 +221,21 @@ def test_without_shards_every_server_has_a_copy_of_all() -> None:
     assert torch.equal(first.weights, worker.weights)
     first.apply(torch.ones_like(first.weights), None)
     assert torch.equal(second.weights, worker.weights) and not torch.equal(first.weights, worker.weights)
+
+
+class Own(torch.optim.SGD):
+    """Somebody's own optimizer, which no server could build."""
+
+
+def test_where_servers_do_not_optimize_the_optimizer_may_be_any() -> None:
+    worker_model = model()
+    worker = TorchReplica(worker_model, Own(worker_model.parameters(), lr=0.1))
+    (server,) = server_replicas(worker, 1, sharded=False, optimize=False)
+    assert torch.equal(server.weights, worker.weights) and server.moments() == {}
+    server.load_state_dict(server.state_dict())
+    with pytest.raises(UsageError, match="servers_optimize = False"):
+        server.apply(torch.ones_like(server.weights), None)
+    assert torch.equal(server.weights, worker.weights)
+    for sharded in (False, True):  # shards are cut by what the optimizer looks at
+        with pytest.raises(UsageError, match="a server can't build Own"):
+            server_replicas(worker, 2, sharded=sharded, optimize=not sharded)

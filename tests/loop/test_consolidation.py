@@ -16,10 +16,12 @@ import fast
 from fast.engine import current_seat
 from fast.engine.threads import run_threads
 from fast.errors import UsageError
+from fast.loop.loading import strategy_from
 from fast.loop.reestimating import estimate, layers_of
 from fast.loop.serving import serve
 from fast.loop.session import close_sessions
 from fast.policies import Average, Best, Chosen, Ema
+from fast.runtime.gathering import representatives
 from fast.runtime.moving import MovingAverage
 from running import plainly
 
@@ -120,6 +122,14 @@ def test_who_left_early_can_be_left_out_of_the_average(at_least, count):
     results = consolidated([2, 5, 4], Average(at_least=at_least))
     longest = [1, 2, 0][:count]
     assert near(results[0][1], mean_state([results[worker][0] for worker in longest]))
+
+
+def test_exactly_that_part_of_the_steps_is_enough():
+    """Also of 100 steps, where 0.55 * 100 is more than 55 for a computer."""
+    strategy = strategy_from(LOCAL)
+    for percent in range(1, 101):
+        steps = {0: 100, 1: percent, 2: percent - 1}
+        assert representatives(strategy, steps, percent / 100) == [0, 1], percent
 
 
 def test_where_replicas_agree_the_latest_stand_for_all():

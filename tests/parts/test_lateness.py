@@ -59,6 +59,11 @@ def test_by_age_is_the_weighted_mean(arrived: list[Late], own: float, samples: i
     assert float(merged) == pytest.approx(weighed / total, abs=1e-9)
 
 
+def test_however_large_the_power_what_is_late_only_counts_less() -> None:
+    """10^400 is more than a float holds."""
+    assert float(by_age(400.0)(one(4.0), 8, [letter(1.0, 8, age=9)])) == 4.0
+
+
 def test_several_updates_in_a_letter_count_as_their_mean() -> None:
     """Three updates that add up to 12, of 6 samples, one step late: (2 * 1 + 3 * 4) / (2 + 3)."""
     assert float(by_age()(one(1.0), 2, [letter(12.0, 6, age=1, count=3)])) == pytest.approx(14 / 5)

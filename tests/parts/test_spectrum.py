@@ -186,6 +186,17 @@ def test_push_sum_has_the_spectrum_of_its_shares() -> None:
     assert (x / w).tolist() == pytest.approx([6.5] * 4, abs=20 * found.after(20))
 
 
+def test_push_sum_has_it_also_where_there_are_mixing_weights() -> None:
+    """The middle of a star gives everybody a fifth, the others give it a half and keep one: that is 1/2 for the
+    differences between them. By mixing weights they would keep four fifths."""
+    assert spectrum_of(Star(), 5, push=True).factor == pytest.approx(1 / 2)
+    assert spectrum_of(Star(), 5).factor == pytest.approx(4 / 5)
+    turns = Rotating([Star(), UNBALANCED])
+    product = np.linalg.matrix_power(push_matrix(UNBALANCED, 4).numpy() @ push_matrix(Star(), 4).numpy(), 8)
+    found = spectrum_of(turns, 4, push=True)
+    assert (found.rounds, found.second) == (16, pytest.approx(sorted(np.abs(np.linalg.eigvals(product)))[-2]))
+
+
 def test_what_is_left_and_when() -> None:
     found = spectrum_of(Torus(4, 4), 16)
     assert found.after(3) == pytest.approx(0.216)

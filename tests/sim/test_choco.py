@@ -10,6 +10,7 @@ from fast.parts import Ring, Torus
 from fast.parts.topology import Exponential
 from fast.strategies.presets import choco
 from fast.testing.topology import mixing_matrix
+from fast.trace import Sent
 
 from .problem import LeastSquares, RandomCompute, random_network, weights
 
@@ -133,3 +134,19 @@ def test_neighbours_know_each_other_exactly_whoever_has_left(topology):
         for other in there:
             if other.id in me.state.of:
                 assert torch.equal(me.state.of[other.id], other.state.own)
+
+
+def test_without_a_codec_everything_is_sent_as_it_is():
+    batches, sent = PROBLEM.batches(4, 6), []
+
+    def watch(record):
+        if isinstance(record, Sent):
+            sent.append(record.nbytes / len(record.to))
+
+    plain = PROBLEM.simulation(choco(codec=None, gamma=1.0), batches, observers=[watch])
+    everything = PROBLEM.simulation(choco(codec=ALL, gamma=1.0), batches)
+    for simulation in (plain, everything):
+        simulation.run()
+    assert close(weights(plain), weights(everything))
+    assert set(sent) == {8 * 20 + 256}
+    assert choco(codec=None).call == "choco(codec=None, gamma=0.2, topology=ring())"

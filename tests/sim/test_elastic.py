@@ -339,6 +339,31 @@ def test_who_comes_back_does_not_take_what_its_life_before_had_asked_for():
     assert dropped == [("delta", "it answers a worker that was gone meanwhile")]
 
 
+def test_nor_at_the_very_step_at_which_that_had_asked():
+    """All ask at their first step, and the server stands still. Worker 1 dies and comes back to its first step."""
+    dropped_at = []
+
+    def watch(record):
+        if isinstance(record, Dropped) and (record.who, record.tag) == (1, "delta"):
+            dropped_at.append(simulation.me(1).steps)
+
+    scenario = (
+        "server 0 freezes at 15ms for 100ms; worker 1 dies at 30ms; deaths are noticed after 5ms; "
+        "worker 1 returns at 50ms"
+    )
+    simulation = PROBLEM.simulation(
+        easgd(tau=1),
+        PROBLEM.batches(3, 6),
+        lr=LR,
+        observers=[watch],
+        faults=Director(parse_scenario(scenario), 0),
+        network=Network(1e8, 1e-3),
+    )
+    simulation.run()
+    assert simulation.me(1).fresh and simulation.me(1).steps == 5
+    assert dropped_at == [0]  # by the step that had just asked: one later it would have taken the wrong one
+
+
 # What can't be
 
 

@@ -244,6 +244,20 @@ def test_who_comes_takes_its_place_above_others(at):
     assert close(end.master, there.mean(0))
 
 
+def test_who_comes_back_unseen_is_told_once_more():
+    """Worker 4 tells worker 3, which waits for the slow worker 5, dies and comes back while worker 4 computes."""
+    end = At(3.5)
+    simulation = checked(
+        mpca_sgd(tau=1),
+        [200] * 6,
+        sentences="worker 3 dies at 250ms; deaths are noticed after 5ms; worker 3 returns at 280ms",
+        compute=Compute(workers_s={4: 0.2, 5: 1.0}),
+        stop=end,
+    )
+    assert simulation.me(3).fresh and end.there == [*range(6)]
+    assert simulation.me(6).state.round >= 2 and not close(end.master, PROBLEM.start, 1e-3)
+
+
 @pytest.mark.parametrize("leaver", range(7))
 def test_nobody_waits_for_who_has_left(leaver):
     counts = [7 if worker == leaver else 30 for worker in range(7)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fast.codecs import top_k
 from fast.errors import UsageError
-from fast.parts import Channels, Full, Grid, Ring, Star, Torus, Tree, mean, sum_
+from fast.parts import Channels, Full, Grid, Ring, Rotating, Star, Torus, Tree, mean, sum_
 from fast.parts.topology import Exponential, Hypercube
 from fast.parts.topology.spectrum import mixing_matrix, spectrum_of
 from fast.rules import by_age, median, momentum_corrected
@@ -172,6 +172,31 @@ def test_what_averaging_moments_costs():
 def test_a_policy_has_a_name():
     with pytest.raises(UsageError, match="'keep'"):
         dpsgd(moments="mean")
+
+
+def test_one_way_links_without_mixing_weights_are_refused_before_anything_starts():
+    unbalanced = Channels(one_way=[(0, 1), (0, 2), (1, 2), (2, 0)])
+    for topology in (unbalanced, Rotating([Ring(), unbalanced])):
+        with pytest.raises(UsageError, match="Use a strategy with push-sum"):
+            dpsgd(topology=topology).check(3)
+    for topology in (Exponential(), Exponential(one_peer=False), Channels(one_way=[(0, 1), (1, 2), (2, 0)])):
+        dpsgd(topology=topology).check(3)
+
+
+def test_on_a_long_way_round_letters_of_many_steps_may_wait_at_a_straggler():
+    """One-way links hold nobody back but in a circle: on one of 70 who tells the straggler is up to 69 steps ahead."""
+    size, steps, most = 70, 72, 0
+
+    def look(me, now):
+        nonlocal most
+        most = max(most, len(simulation.unread(1)))
+
+    circle = Channels(one_way=[(i, (i + 1) % size) for i in range(size)])
+    slow = Compute(workers_s={1: 10.0})
+    simulation = PROBLEM.simulation(dpsgd(topology=circle), [[(0,)] * steps] * size, compute=slow)
+    simulation.run(on_step=look)
+    assert [p.me.steps for p in simulation.workers] == [steps] * size
+    assert most > 64
 
 
 # Gradients to neighbours, and rules for those that are late

@@ -162,14 +162,19 @@ def test_at_a_rate_of_0_slowmo_is_the_mean_and_then_begins_anew():
     assert close(weights(simulation), torch.stack(own))
 
 
-def test_every_parameter_group_has_its_own_rate():
+class Own(torch.optim.SGD):
+    """Somebody's own optimizer, which no server could build."""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, Own])
+def test_every_parameter_group_has_its_own_rate(kind):
     """One group's rate falls, the other's rises; the reference is the paper's formula per parameter."""
 
     def model_and_optimizer():
         torch.manual_seed(0)
         model = nn.Linear(5, 3).double()
         groups = [{"params": [model.bias], "lr": 0.2}, {"params": [model.weight], "lr": 0.05}]
-        return model, torch.optim.SGD(groups, lr=0.1)
+        return model, kind(groups, lr=0.1)
 
     def change_rates(optimizer, step):
         if step == 3:

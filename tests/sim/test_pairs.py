@@ -213,6 +213,25 @@ def test_whose_partner_has_left_without_an_answer_asks_somebody_else():
     assert seen > 2
 
 
+def test_who_answers_and_leaves_closes_no_later_request():
+    """Worker 1 answers and leaves, and its answer takes ten steps. By then worker 0 has asked worker 2, which is on the
+    other side now and answers at 500 ms: until then nobody else is asked."""
+    seen = 0
+    for seed in range(8):
+        records = []
+        PROBLEM.simulation(
+            ad_psgd(), PROBLEM.batches(4, [40, 1, 3, 40]), lr=LR, seed=seed, observers=[records.append],
+            network=Network(1e9, 1e-4, {(1, 0): Network(1e9, 0.2)}), compute=Compute(workers_s={2: 0.5}),
+        ).run()  # fmt: skip
+        early = [r for r in records if r.who == 0 and r.at_ns < 500_000_000]
+        asked = [r.to for r in early if isinstance(r, Sent) and r.tag == "ask"]
+        answered = [r.sender for r in early if isinstance(r, Received) and r.tag == "answer"]
+        if asked[0] == (1,):
+            assert asked == [(1,), (2,)] and answered == [1]
+            seen += 1
+    assert seen > 1
+
+
 # Sides
 
 

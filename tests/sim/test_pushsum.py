@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fast.errors import UsageError
-from fast.parts import Channels, Exponential, Full, Hypercube, Ring, Rotating, Shuffled, Star, Torus
+from fast.parts import Channels, Exponential, Full, Hypercube, Ring, Rotating, Shuffled, Star, Torus, Tree
+from fast.parts.topology.spectrum import spectrum_of
 from fast.sim import NETWORKS, Compute
 from fast.sim.checkers.sums import SumOfWeights
 from fast.strategies.decentral.pushsum import NEWS, PushSum, some_of
@@ -166,6 +167,21 @@ def test_models_tend_to_the_mean_where_rows_do_not_add_up_and_plain_x_does_not(o
     assert close(weights(simulation), mean, 1e-2 if overlap == 3 else 1e-9)
     x = masses(simulation)[:, None] * weights(simulation)
     assert not close(x, mean, 0.05)
+
+
+@pytest.mark.parametrize(("topology", "size"), [(Star(), 5), (Tree(), 7), (UNBALANCED, 4)], ids=repr)
+def test_without_gradients_models_come_together_as_the_spectrum_of_push_sum_says(topology, size):
+    """B49. Plain mixing on a star would take the factor 1 - 1 / P, the shares of push-sum take 1 / 2."""
+    distances = {}
+
+    def look(me, now):
+        found = weights(simulation)
+        distances[me.steps] = float((found - found.mean(0)).norm())
+
+    simulation = build(sgp(topology=topology), size, 40, lr=0.0, starts=starts_of(size))
+    simulation.run(on_step=look)
+    factor = (distances[34] / distances[18]) ** (1 / 16)
+    assert factor == pytest.approx(spectrum_of(topology, size, push=True).factor, rel=0.02)
 
 
 # Times, letters

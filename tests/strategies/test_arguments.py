@@ -6,10 +6,21 @@ import inspect
 
 import pytest
 
-from fast import codecs, corrections, rules
+from fast import codecs, corrections, rules, topologies
 from fast.errors import UsageError
 from fast.strategies import Preset, catalogue
-from fast.strategies.presets import dc_asgd, downpour, mxnet, parameter_server, petuum, ssp, tensorflow
+from fast.strategies.presets import (
+    dc_asgd,
+    downpour,
+    eamsgd,
+    easgd,
+    mpca_sgd,
+    mxnet,
+    parameter_server,
+    petuum,
+    ssp,
+    tensorflow,
+)
 
 SERVERS = [each for each in catalogue().values() if each.place.optimization == "central"]
 ASYNCHRONOUS = {"ssp": {"bound": 2}}
@@ -59,10 +70,21 @@ def test_a_kind_of_rule_is_called(preset: Preset, given: type) -> None:
         preset(**bound, rule=given)
 
 
+AMONG = [each for each in catalogue().values() if "topology" in each.signature.parameters]
+
+
+@pytest.mark.parametrize("preset", AMONG, ids=lambda preset: preset.name)
+@pytest.mark.parametrize("given", ["ring", topologies.Ring, None], ids=["text", "class", "none"])
+def test_a_topology_is_an_object_that_was_made(preset: Preset, given: object) -> None:
+    with pytest.raises(UsageError, match=rf"{preset.name}\(topology=.*such as fast.topologies.Ring\(\)"):
+        preset(topology=given)
+
+
 def test_there_are_such_presets() -> None:
     assert {"ssp", "tensorflow"} <= {each.name for each in taking("rule")}
     assert {"ssp", "downpour", "staleness_aware", "agn"} <= {each.name for each in taking("correction")}
     assert len(taking("codec")) > 8
+    assert {"dpsgd", "torus", "sgp", "ad_psgd", "choco"} <= {each.name for each in AMONG}
     assert all(inspect.isclass(each) for each in (rules.median, corrections.by_staleness, codecs.int8))
 
 
@@ -72,6 +94,9 @@ def test_there_are_such_presets() -> None:
         (lambda: tensorflow(cancel="no"), r"tensorflow\(cancel='no'\): True or False"),
         (lambda: petuum(eager="no"), r"petuum\(eager='no'\): True or False"),
         (lambda: dc_asgd(adaptive="no"), r"dc_asgd\(adaptive='no'\): True or False"),
+        (lambda: easgd(synchronous="no"), r"easgd\(synchronous='no'\): True or False"),
+        (lambda: eamsgd(synchronous=1), r"eamsgd\(synchronous=1\): True or False"),
+        (lambda: mpca_sgd(replace="no"), r"mpca_sgd\(replace='no'\): True or False"),
         (lambda: ssp(bound=0.5), "the bound counts whole steps"),
         (lambda: parameter_server(tau=0.5), "the tau counts whole steps"),
         (lambda: mxnet([1]), r"mxnet\(kvstore=\[1\]\): the store is 'dist_sync' or 'dist_async'"),

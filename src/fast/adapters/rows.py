@@ -196,6 +196,10 @@ class RowReplica:
         """The optimizer as plain data, for a server."""
         return dict(self._rows.recipe.spec)
 
+    def groups(self) -> list[list[str]]:
+        """The segments of each of the optimizer's parameter groups."""
+        return [list(group["segments"]) for group in self._rows.recipe.spec["groups"]]
+
     def shards(self, count: int) -> list[slice]:
         return shards_of(self._rows.recipe.spec, self.layout, count)
 

@@ -1,4 +1,4 @@
-"""A server's replica: flat weights and the optimizer that was sent as data. No model, no script."""
+"""A server's replica: flat weights and the optimizer that was sent as data, if any. No model, no script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ServerReplica:
     The optimizer's parameters are views with the true shapes, so that every optimizer, also one
     that looks at rows and columns (Adafactor, Muon), gives the same bits as on a worker. `layout` is
     the whole model's. Where `shard` names a slice of it, `weights` are the values of that slice, and its other
-    parameters (or the other part of one) are elsewhere.
+    parameters (or the other part of one) are elsewhere. Without a `spec` nothing is ever applied here.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ServerReplica:
         self._views = Views(layout)
         self._parameters = [nn.Parameter(view) for view in layout.views(weights.detach())]
         names = [segment.name for segment in layout.segments]
-        self.optimizer = build(spec, dict(zip(names, self._parameters, strict=True)))
+        self.optimizer = build(spec or _resting(names), dict(zip(names, self._parameters, strict=True)))
 
     @property
     def rates(self) -> list[float]:
@@ -49,6 +49,11 @@ class ServerReplica:
         raise UsageError("a server has no model to compute a gradient with; it applies what workers send")
 
     def apply(self, gradient: Tensor, present: int | None, rates: list[float] | None = None) -> None:
+        if not self._spec:
+            raise UsageError(
+                "this strategy says that its servers don't optimize (servers_optimize = False), and one of them calls "
+                "me.apply. Let it move me.weights itself, or leave servers_optimize as it is."
+            )
         if rates is not None:
             set_rates(self.optimizer, rates)
         if gradient is not self.gradient and not only_reads(self.optimizer):
@@ -76,6 +81,11 @@ class ServerReplica:
         self.optimizer.load_state_dict(cloned(state["optimizer"]))
 
 
+def _resting(segments: list[str]) -> dict[str, Any]:
+    """For a server whose strategy moves the weights itself: it is never called, and remembers nothing."""
+    return {"name": "SGD", "defaults": {"lr": 0.0}, "groups": [{"options": {}, "segments": segments}]}
+
+
 class Described(Protocol):
     """A worker's replica, as far as its servers need to know it."""
 
@@ -97,11 +107,13 @@ def server_replica(
     return ServerReplica(spec, layout, weights[shard].clone(), shard=shard)
 
 
-def server_replicas(first: Described, count: int, *, sharded: bool) -> list[ServerReplica]:
-    """Of so many servers, with the first worker's values: each its shard of them, or all."""
+def server_replicas(
+    first: Described, count: int, *, sharded: bool, optimize: bool = True
+) -> list[ServerReplica]:
+    """Of so many servers, with the first worker's values: each its shard of them, or all. Where servers
+    don't `optimize` (and aren't cut by what the optimizer looks at) it may be any."""
+    spec = first.optimizer_spec() if count and (optimize or sharded) else {}
     return [
-        server_replica(
-            first.optimizer_spec(), first.layout, first.weights, (number, count) if sharded else None
-        )
+        server_replica(spec, first.layout, first.weights, (number, count) if sharded else None)
         for number in range(count)
     ]

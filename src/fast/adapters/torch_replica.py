@@ -307,9 +307,17 @@ class TorchReplica:
 
     def optimizer_spec(self) -> dict[str, Any]:
         """The optimizer as plain data, for a server."""
-        return describe(
-            self.optimizer, {id(p): n for n, p in zip(self._names, self._parameters, strict=True)}
-        )
+        return describe(self.optimizer, self._segments())
+
+    def groups(self) -> list[list[str]]:
+        """The segments of each of the optimizer's parameter groups; any optimizer has these."""
+        names = self._segments()
+        groups = (group["params"] for group in self.optimizer.param_groups)
+        return [[names[id(p)] for p in parameters if id(p) in names] for parameters in groups]
+
+    def _segments(self) -> dict[int, str]:
+        """By the identity of its parameter."""
+        return {id(p): n for n, p in zip(self._names, self._parameters, strict=True)}
 
     def shards(self, count: int) -> list[slice]:
         return shards_of(self.optimizer_spec(), self.layout, count)

@@ -38,7 +38,9 @@ class Crew:
     def servers(self, strategy: Strategy) -> list[ServerReplica]:
         """One replica for each server of a strategy."""
         count = strategy.servers(len(self.replicas))
-        return server_replicas(self.replicas[0], count, sharded=strategy.sharded)
+        return server_replicas(
+            self.replicas[0], count, sharded=strategy.sharded, optimize=strategy.servers_optimize
+        )
 
     def compute(self, worker: int) -> Callable[[Slice], None]:
         """This worker's own way to its gradient."""

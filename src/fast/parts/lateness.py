@@ -62,7 +62,7 @@ class ByAge(ForLate):
     def __call__(self, own: Tensor, weight: float, arrived: Sequence[Arrived]) -> Tensor:
         if not any(letter.age for letter in arrived):
             return mean(own, weight, arrived)
-        counts = [float(letter.weight / (1.0 + letter.age) ** self.power) for letter in arrived]
+        counts = [float(letter.weight * (1.0 + letter.age) ** -self.power) for letter in arrived]
         total = weight + sum(counts)
         if not total:
             return own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from fractions import Fraction
 from math import ceil
 from typing import ClassVar, Protocol, final
 
@@ -136,7 +137,8 @@ def representatives(strategy: Strategy, steps: dict[int, int], at_least: float =
     """Whose replicas stand for the model: all who trained, or took this part of the most steps; where replicas
     agree, the latest."""
     most = max(steps.values())
-    least = most if strategy.replicas_agree else max(1, ceil(at_least * most))
+    # As it is written: 0.55 of 100 steps are 55, not the 55.00000000000001 of a product of floats.
+    least = most if strategy.replicas_agree else max(1, ceil(Fraction(str(at_least)) * most))
     return [worker for worker, done in steps.items() if done >= least] or list(steps)
 
 

@@ -96,11 +96,12 @@ class WorkerRuntime:
         if self.strategy.one_host:
             prepare(self.replica.weights.dtype)
         rest = self.replica.rest()
+        served = bool(self.me.servers) and (self.strategy.servers_optimize or self.strategy.sharded)
         hello = Hello(
             strategy=repr(self.strategy),
             layout=self.replica.layout.describe(),
             rest=[(name, list(tensor.shape)) for name, tensor in rest],
-            optimizer=self.replica.optimizer_spec() if self.me.servers else None,
+            optimizer=self.replica.optimizer_spec() if served else None,
         )
         meet(self.world, hello, self.replica.weights, rest)
         self.replica.settle()

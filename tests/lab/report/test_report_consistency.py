@@ -71,6 +71,15 @@ def test_the_same_numbers_as_a_table(written: Written) -> None:
     assert rows["torus"]["not_predicted_because"] == "only gradients are exchanged"
 
 
+def test_push_sum_has_the_promise_of_its_shares() -> None:
+    """On a star of 5 differences between those around it are halved; mixing weights would leave four fifths."""
+    found = promise_of("sgp(topology=star())", 5)
+    assert found is not None and found.spectrum.factor == pytest.approx(0.5) and found.left_out == ""
+    for call, left_out in (("osgp", ""), ("osgp(overlap=2)", "letters are mixed in some steps later")):
+        promise = promise_of(call, 5)
+        assert promise is not None and promise.left_out == left_out
+
+
 def test_who_has_no_promise() -> None:
     assert mixing_of(Reading(run_json(Shape(STRATEGIES[:1])))) == []
     assert promise_of("dpsgd", 1) is None and promise_of("dpsgd", 513) is None

@@ -11,6 +11,7 @@ from fast.lab.report.reading import Entry, Reading
 from fast.lab.report.words import PLAIN
 from fast.parts.topology.spectrum import Spectrum, spectrum_of
 from fast.strategies.decentral.neighbours import CompressedGossip
+from fast.strategies.decentral.pushsum import PushSum
 from fast.strategies.expression import parse_strategy
 
 LARGEST = 512
@@ -73,12 +74,13 @@ def promise_of(call: str, workers: int) -> Promise | None:
     if topology is None or not 1 < workers <= LARGEST:
         return None
     gamma = strategy.gamma if isinstance(strategy, CompressedGossip) else 1.0
-    return Promise(
-        topology.describe(workers), spectrum_of(topology, workers, gamma=gamma), _left_out(strategy)
-    )
+    spectrum = spectrum_of(topology, workers, gamma=gamma, push=isinstance(strategy, PushSum))
+    return Promise(topology.describe(workers), spectrum, _left_out(strategy))
 
 
 def _left_out(strategy: Strategy) -> str:
     if all(tag.carries != WEIGHTS for tag in strategy.tags):
         return "only gradients are exchanged"
+    if strategy.late:
+        return "letters are mixed in some steps later"
     return "" if strategy.synchronous else "everybody mixes at its own pace"

@@ -68,11 +68,11 @@ class Spectrum:
         return f"Spectrum(workers={self.workers}, rounds={self.rounds}, second={self.second:.6g})"
 
 
-def spectrum_of(topology: Topology, workers: int, *, gamma: float = 1.0) -> Spectrum:
+def spectrum_of(topology: Topology, workers: int, *, gamma: float = 1.0, push: bool = False) -> Spectrum:
     """The spectrum of a topology with so many workers, at most 2,000 for the cost.
 
-    It is that of plain mixing; where a topology has no mixing weights, since it is directed and not balanced, that of
-    push-sum. With a `gamma` below 1 each round goes only so far: x <- x + gamma (W x - x).
+    It is that of plain mixing; with `push`, or where a topology has no mixing weights, since it is directed and not
+    balanced, that of push-sum. With a `gamma` below 1 each round goes only so far: x <- x + gamma (W x - x).
     """
     if workers > LARGEST:
         raise UsageError(
@@ -82,8 +82,9 @@ def spectrum_of(topology: Topology, workers: int, *, gamma: float = 1.0) -> Spec
     period = topology.period(workers)
     rounds = period * ceil(ROUNDS / period) if topology.changing else 1
     product = torch.eye(workers, dtype=torch.float64)
+    matrix_of = push_matrix if push else _matrix
     for round_ in range(rounds):
-        product = product.lerp(_matrix(topology, workers, round_) @ product, gamma)
+        product = product.lerp(matrix_of(topology, workers, round_) @ product, gamma)
         if topology.changing and round_ + 1 == period and not second_eigenvalue(product):
             return Spectrum(workers, period, 0.0)  # the exact mean within a period: nothing is left to shrink
     return Spectrum(workers, rounds, second_eigenvalue(product))

@@ -102,10 +102,11 @@ class Elastic(Strategy):
         me.weights.copy_(position).add_(v, alpha=1.0 + self.momentum)
 
     async def _delta(self, me: Me) -> Tensor:
-        """The answer to this step's letter; who has come back may find one that its life before had asked for."""
+        """The answer to this step's letter; who has come back may find one that its life before had asked for, at
+        the same step perhaps, but in an earlier view."""
         while True:
             letter = await me.receive(DELTA, me.servers[0])
-            if letter.note["step"] == me.steps:
+            if (letter.note["step"], letter.note["view"]) == (me.steps, me.view.number):
                 return letter.tensor
             me.discard(letter, "it answers a worker that was gone meanwhile")
 
@@ -124,7 +125,8 @@ class Elastic(Strategy):
         me.version += bool(replicas)
         for replica, difference in zip(replicas, apart, strict=True):
             me.weights.add_(difference, alpha=centre)
-            me.send(replica.sender, difference.mul_(alpha), tag=DELTA, step=replica.steps[0])
+            delta, asked = difference.mul_(alpha), replica.steps[0]
+            me.send(replica.sender, delta, tag=DELTA, step=asked, view=replica.view)
 
     async def end(self, me: Me) -> None:
         """The model goes back to where the worker really is."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from fast.core import WEIGHTS, Letter, Me, Strategy, Tag
 from fast.parts import Tree
+from fast.parts.topology.base import check_whole
 
 REPLICA = "replica"
 
@@ -43,6 +44,14 @@ class ElasticTree(Strategy):
     def __init__(self, *, branching: int, up: Interval, down: Interval, alpha: float) -> None:
         self.topology = Tree(branching)
         self.up, self.down, self.alpha = up, down, alpha
+
+    def check(self, workers: int) -> None:
+        """What a function gives is known only where the places are."""
+        super().check(workers)
+        for name, interval in (("up", self.up), ("down", self.down)):
+            for place in range(workers):
+                steps = interval_at(place, interval, self.topology.arity)
+                check_whole(f"{self!r}: {name}({place})", steps, 1)
 
     async def step(self, me: Me) -> None:
         self._include(me)

@@ -64,8 +64,8 @@ class Follower:
     """Who has come while others train doesn't know it, and begins with -1."""
     snapshot: Tensor | None = None
     """None while the network is free: what was sent has been answered."""
-    told: int | None = None
-    """Whom the sum with this snapshot was sent to."""
+    told: tuple[int, int] | None = None
+    """Whom the sum with this snapshot was sent to, and in which view: who has come back since then has lost it."""
     gone: set[int] = field(default_factory=set)
     """Who was found to have left in this turn; from the next one on the view says so."""
     sums: dict[int, Sum] = field(default_factory=dict)
@@ -160,10 +160,11 @@ class FollowMaster(Strategy):
         _file(me, up, follower.master)
 
     def _pass_up(self, me: Me) -> None:
-        """The own snapshot and all that came from below, once it is complete; once more if who got it has left."""
+        """The own snapshot and all that came from below, once it is complete; once more in another view, where
+        who got it may have left, or have come anew."""
         follower: Follower = me.state
         parent, sums = _parent(me), list[Sum]()
-        if follower.snapshot is None or follower.told == parent:
+        if follower.snapshot is None or follower.told == (parent, me.view.number):
             return
         if follower.round < 0 or not _collect(me, sums):
             total = follower.snapshot.clone()
@@ -171,13 +172,13 @@ class FollowMaster(Strategy):
                 total.add_(sum_.total)
             count = 1 + sum(sum_.count for sum_ in sums)
             me.send(parent, total, tag=UP, round=follower.round, count=count)
-            follower.told = parent
+            follower.told = parent, me.view.number
 
     async def _wait(self, me: Me) -> None:
         """For what the exchange needs next: sums from below, then the master's state."""
         follower: Follower = me.state
         missing = _collect(me, [])
-        if missing and follower.told != _parent(me):
+        if missing and follower.told != (_parent(me), me.view.number):
             letters, gone = await me.gather(UP, missing)
             self._hear(me, [], list(letters.values()))
         else:

@@ -14,19 +14,34 @@ from fast.parts import Rule, Topology, sum_
 from fast.parts.codecs import Codec
 from fast.parts.merge import amended, enough, memory_of
 from fast.strategies.decentral.moments import Moments, Past
+from fast.strategies.decentral.pushsum import CAPACITY
 from fast.strategies.merging import discard, merged_with_own
+from fast.view import View
+
+MANY = 512
+"""Links of more workers aren't all looked at before the start: it would take seconds. They are when they are used."""
 
 
 class MixNeighbours(Strategy):
     """x_i <- sum_j W_ij x_j - eta g_i(x_i): neighbours' weights travel while g_i is computed."""
 
+    topology: Topology
     synchronous = True
     identity_alone = True
     admits = True
-    tags = (Tag("mix", carries=WEIGHTS), Tag("moments"))
+    tags = (Tag("mix", carries=WEIGHTS, capacity=CAPACITY), Tag("moments"))
 
     def __init__(self, *, topology: Topology, moments: Moments) -> None:
         self.topology, self.moments = topology, moments
+
+    def check(self, workers: int) -> None:
+        """On one-way links not everybody may have mixing weights, and that is said before anybody trains."""
+        super().check(workers)
+        if self.topology.directed and workers <= MANY:
+            view = View(0, tuple(range(workers)))
+            for round_ in range(self.topology.period(workers)):
+                for place in range(workers):
+                    self.topology.neighbours(place, view, round_)
 
     def state(self, me: Me) -> Past | None:
         return self.moments.start(me)
@@ -116,7 +131,7 @@ class CompressedGossip(Strategy):
     identity_alone = True
     tags = (Tag("known", carries=WEIGHTS),)
 
-    def __init__(self, *, codec: Codec, gamma: float, topology: Topology) -> None:
+    def __init__(self, *, codec: Codec | None, gamma: float, topology: Topology) -> None:
         self.codec, self.gamma, self.topology = codec, gamma, topology
 
     def state(self, me: Me) -> Known:

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fast.core import Me, Strategy
 from fast.parts.outer import Outer
-from fast.strategies.decentral.moments import Described, Moments, Past
+from fast.strategies.decentral.moments import Moments, Past
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """A replica that can say which segments are in which parameter group, whatever its optimizer is."""
+
+    def groups(self) -> list[list[str]]:
+        """Their names, group by group."""
 
 
 @dataclass
@@ -75,8 +84,8 @@ def follow_rates(me: Me, slow: Slow) -> None:
 
 def _scale_groups(me: Me, flat: Tensor, factors: Sequence[float]) -> None:
     """Multiply the segments of each parameter group by its own factor."""
-    assert isinstance(me.replica, Described), "who has several parameter groups can say what is in them"
+    assert isinstance(me.replica, Grouped), "who has several parameter groups can say what is in them"
     places = {segment.name: slice(segment.start, segment.stop) for segment in me.replica.layout.segments}
-    for group, factor in zip(me.replica.optimizer_spec()["groups"], factors, strict=True):
-        for name in group["segments"]:
+    for group, factor in zip(me.replica.groups(), factors, strict=True):
+        for name in group:
             flat[places[name]].mul_(factor)

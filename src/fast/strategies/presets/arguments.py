@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fast.errors import UsageError
+from fast.parts import Topology
 from fast.parts.codecs import Codec
 from fast.parts.merge import check_rule_given
 from fast.parts.staleness import Correction
@@ -53,6 +54,16 @@ def check_is_correction(name: str, correction: object) -> None:
 def check_is_codec(name: str, codec: object) -> None:
     """Refuse what encodes nothing, such as a name, or a class that still has to be called."""
     _check_made(name, "codec", codec, Codec, "fast.codecs.int8()")
+
+
+def check_is_topology(name: str, topology: object) -> None:
+    """Refuse what links nobody, such as a name, or a class that still has to be called."""
+    if not isinstance(topology, Topology):
+        shown = getattr(topology, "__name__", None) or repr(topology)
+        raise UsageError(
+            f"{name}(topology={shown}): a topology is an object that is made by a call, such as "
+            "fast.topologies.Ring(), with the brackets and without quotes"
+        )
 
 
 def _check_made(name: str, key: str, given: object, kind: type, example: str) -> None:

@@ -10,7 +10,7 @@ from fast.strategies.catalogue import preset
 from fast.strategies.decentral.elastic import Elastic
 from fast.strategies.decentral.elastic_tree import ElasticTree, Interval
 from fast.strategies.decentral.mpca import FollowMaster
-from fast.strategies.presets.arguments import check_whole
+from fast.strategies.presets.arguments import check_flag, check_whole
 
 
 @preset(
@@ -43,6 +43,7 @@ def easgd(
     """
     check_whole("easgd", "tau", tau, 1)
     _check_shares("easgd", alpha=alpha, beta=beta)
+    check_flag("easgd", "synchronous", synchronous)
     return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous)
 
 
@@ -77,6 +78,7 @@ def eamsgd(
     """
     check_whole("eamsgd", "tau", tau, 1)
     _check_shares("eamsgd", alpha=alpha, beta=beta)
+    check_flag("eamsgd", "synchronous", synchronous)
     if not _is_number(momentum) or not 0 <= momentum < 1:
         raise UsageError(f"eamsgd(momentum={momentum!r}): from 0 to less than 1")
     return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous, momentum=momentum)
@@ -151,6 +153,7 @@ def mpca_sgd(
     mpca_sgd(tau=10, rho=0.2, kappa=1.0, rate=1.0, momentum=0.0, replace=False)
     """
     check_whole("mpca_sgd", "tau", tau, 1)
+    check_flag("mpca_sgd", "replace", replace)
     for key, value in {"rho": rho, "kappa": kappa}.items():
         if not _is_number(value) or not (isfinite(value) and value >= 0):
             raise UsageError(f"mpca_sgd({key}={value!r}): a number from 0 on")

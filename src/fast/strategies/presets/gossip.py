@@ -11,7 +11,7 @@ from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.neighbours import MixNeighbours
 from fast.strategies.decentral.pairs import PairAverage
 from fast.strategies.decentral.pushsum import PushSum
-from fast.strategies.presets.arguments import check_whole
+from fast.strategies.presets.arguments import check_is_topology, check_whole
 
 
 @preset(
@@ -93,6 +93,7 @@ def ad_psgd(topology: Topology = Bipartite()) -> Strategy:
     >>> ad_psgd()
     ad_psgd(topology=bipartite())
     """
+    check_is_topology("ad_psgd", topology)
     if topology.changing or topology.directed:
         raise UsageError(
             f"ad_psgd(topology={topology!r}): who asks and who answers must stay the same, and answers go back "
@@ -125,6 +126,7 @@ def sgp(topology: Topology = Exponential()) -> Strategy:
     >>> sgp()
     sgp(topology=exponential(one_peer=True))
     """
+    check_is_topology("sgp", topology)
     return PushSum(topology=topology, overlap=0)
 
 
@@ -152,6 +154,7 @@ def osgp(topology: Topology = Exponential(), overlap: int = 1) -> Strategy:
     >>> osgp()
     osgp(topology=exponential(one_peer=True), overlap=1)
     """
+    check_is_topology("osgp", topology)
     check_whole("osgp", "overlap", overlap, 1)
     return PushSum(topology=topology, overlap=overlap)
 
@@ -185,6 +188,7 @@ def gossipgrad(topology: Topology = Exponential(), seed: int = 0, moments: str =
     >>> gossipgrad()
     gossipgrad(topology=exponential(one_peer=True), seed=0, moments='keep')
     """
+    check_is_topology("gossipgrad", topology)
     return MixNeighbours(topology=Shuffled(topology, seed), moments=Moments(moments))
 
 

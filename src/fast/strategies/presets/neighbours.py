@@ -10,7 +10,7 @@ from fast.parts.lateness import ForLate
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.neighbours import CompressedGossip, MixNeighbours, NeighbourGradients
-from fast.strategies.presets.arguments import bucket_bytes, check_is_codec, check_is_rule
+from fast.strategies.presets.arguments import bucket_bytes, check_is_codec, check_is_rule, check_is_topology
 
 
 @preset(
@@ -36,6 +36,7 @@ def dpsgd(topology: Topology = Ring(), moments: str = "keep") -> Strategy:
     >>> dpsgd()
     dpsgd(topology=ring(), moments='keep')
     """
+    check_is_topology("dpsgd", topology)
     return MixNeighbours(topology=topology, moments=Moments(moments))
 
 
@@ -76,6 +77,7 @@ def torus(
     torus(rule=mean, send='auto', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)
     """
     check_is_rule("torus", rule)
+    check_is_topology("torus", topology)
     check_is_codec("torus", codec)
     size = bucket_bytes(bucket_mb)
     sent = _sent(send, rule, size)
@@ -112,7 +114,7 @@ def _sent(send: str, rule: Rule, bucket_bytes: int | None) -> str:
     reference="Koloskova et al., Decentralized Stochastic Optimization and Gossip Algorithms with Compressed "
     "Communication, ICML 2019",
 )
-def choco(codec: Codec = top_k(0.1), gamma: float = 0.2, topology: Topology = Ring()) -> Strategy:
+def choco(codec: Codec | None = top_k(0.1), gamma: float = 0.2, topology: Topology = Ring()) -> Strategy:
     """Compressed gossip: what is sent is the compressed difference to what the neighbours already know.
 
     x <- optimizer(w_i, g_i);  q_i = C(x - y_i);  y_j <- y_j + q_j for oneself and each neighbour j
@@ -120,17 +122,18 @@ def choco(codec: Codec = top_k(0.1), gamma: float = 0.2, topology: Topology = Ri
 
     y_j is the copy of worker j that all who hear it keep; it follows w_j although only C of the
     difference is sent, so replicas come to exact consensus with any codec. The coarser the codec,
-    the smaller gamma must be; without compression gamma = 1 is `dpsgd` in another order.
+    the smaller gamma must be; without compression (None) gamma = 1 is `dpsgd` in another order.
     Sends the codec's bytes per neighbour. Staleness 0. The topology must not change from round to round.
 
     >>> from fast.codecs import int8
     >>> choco(codec=int8())
     choco(codec=int8(stochastic=False), gamma=0.2, topology=ring())
     """
+    check_is_topology("choco", topology)
     check_is_codec("choco", codec)
     if not isinstance(gamma, int | float) or isinstance(gamma, bool) or not 0 < gamma <= 1:
         raise UsageError(f"choco(gamma={gamma!r}): the consensus step is more than 0 and at most 1")
-    if codec.remembers:
+    if codec is not None and codec.remembers:
         raise UsageError(
             f"choco(codec={codec!r}): what a difference leaves out is in the next difference by itself, so a codec "
             "that remembers it too sends it twice. Leave error_feedback (or dgc) away."
