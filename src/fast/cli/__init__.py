@@ -1,4 +1,4 @@
-"""The command line: run, compare, simulate, strategies, tasks, data.
+"""The command line: run, replay, compare, simulate, calibrate, plan, sweep, report, strategies, tasks, data.
 
 Job: read what the user typed, check all of it before anything starts, show what happens.
 May import: everything.
