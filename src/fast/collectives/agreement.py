@@ -38,8 +38,14 @@ class Company:
 
 
 def others(members: tuple[int, ...], than: int) -> tuple[int, ...]:
-    """All members but one."""
-    return tuple(peer for peer in members if peer != than)
+    """All members but one, beginning with the one after it: if everybody wrote to the same member first, its
+    link would be crowded and those of the rest idle.
+
+    >>> others((0, 2, 5, 7), 2)
+    (5, 7, 0)
+    """
+    at = members.index(than)
+    return members[at + 1 :] + members[:at]
 
 
 async def agree(mail: Mail, among: tuple[int, ...], entry: Entry) -> Company:

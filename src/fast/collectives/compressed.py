@@ -52,10 +52,10 @@ async def _enter(
     """The first slice of each member to its owner; again, if fewer are there than were thought."""
     members = among
     while True:
-        for k, peer in enumerate(members):
-            if peer != mail.id:
-                mail.send((peer,), packed[k], entry)
-        letters = await mail.collect(others(members, mail.id))
+        places, rest = {peer: k for k, peer in enumerate(members)}, others(members, mail.id)
+        for peer in rest:
+            mail.send((peer,), packed[places[peer]], entry)
+        letters = await mail.collect(rest)
         company = company_of(mail, members, entry, letters)
         if company.members == members:
             return company, {peer: letter.tensor for peer, letter in letters.items()}

@@ -75,10 +75,10 @@ async def _scatter(
     members = among
     while True:
         cuts = cut_evenly(len(members), values.numel(), values.element_size())
-        for peer, cut in zip(members, cuts, strict=True):
-            if peer != mail.id:
-                mail.send((peer,), values[cut], entry)
-        letters = await mail.collect(others(members, mail.id))
+        places, rest = dict(zip(members, cuts, strict=True)), others(members, mail.id)
+        for peer in rest:
+            mail.send((peer,), values[places[peer]], entry)
+        letters = await mail.collect(rest)
         company = company_of(mail, members, entry, letters)
         if company.members == members:
             break

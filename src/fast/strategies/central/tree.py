@@ -62,7 +62,8 @@ class Branch:
 class BinomialTree(Strategy):
     """w <- optimizer(w, mean_i g_i) on a server that hears only ceil(log2(P + 1)) of P workers.
 
-    S_i = g_i + S_c1 + S_c2 + ... over the children, in their order;  w <- optimizer(w, S / P).
+    S_i = g_i + S_c1 + S_c2 + ... over the children, in their order;  w <- optimizer(w, S / P). On the way down who
+    has the most to hand on gets the weights first, so that the last one has them after as many letters as levels.
     """
 
     synchronous = True
@@ -87,14 +88,14 @@ class BinomialTree(Strategy):
         weights = await self._passed_up(me, total)
         me.version = weights.version
         me.weights.copy_(weights.tensor)
-        me.send(branch.children, me.weights, tag=DOWN)
+        me.send(branch.children[::-1], me.weights, tag=DOWN)
 
     async def serve(self, me: Me) -> None:
         letters = await self._sums(me)
         if letters:
             total = summed(map(opened, letters))
             me.apply(total.tensor / total.count, of=letters, rates=letters[0].note["rates"])
-            me.send(me.state.children, me.weights, tag=DOWN)
+            me.send(me.state.children[::-1], me.weights, tag=DOWN)
 
     async def _sums(self, me: Me) -> list[Letter]:
         """Those of the children; in the place of one who has left, those of its own children."""
