@@ -10,11 +10,13 @@ from typer.exceptions import TyperException
 from fast.cli.calibrate import calibrate_command
 from fast.cli.compare import compare_command
 from fast.cli.data import data_command
+from fast.cli.plan import plan_command
 from fast.cli.replay import replay_command
 from fast.cli.report import report_command
 from fast.cli.run import run_command
 from fast.cli.simulate import simulate_command
 from fast.cli.strategies import strategies_command
+from fast.cli.sweep import sweep_command
 from fast.cli.tasks import tasks_command
 from fast.errors import FastError, UsageError
 
@@ -36,6 +38,8 @@ def make_app() -> typer.Typer:
     app.command("replay")(replay_command)
     app.command("compare")(compare_command)
     app.command("simulate")(simulate_command)
+    app.command("plan")(plan_command)
+    app.command("sweep")(sweep_command)
     app.command("calibrate")(calibrate_command)
     app.command("report")(report_command)
     app.command("strategies")(strategies_command)

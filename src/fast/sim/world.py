@@ -82,7 +82,9 @@ class SimWorld(World):
         self._cores, self._work_takes_time = surroundings.cores, surroundings.work is not None
         self.effort = Effort(surroundings.work, server=id_ in surroundings.view.servers)
         workers = surroundings.view.workers
-        self.link = surroundings.post.traffic.link(workers[0], workers[-1])  # one for all, who must choose alike
+        self.link = surroundings.post.traffic.link(
+            workers[0], workers[-1]
+        )  # one for all, who must choose alike
         self.ready_ns: Sequence[int] = ()
         """When the buckets of the gradient under way are computed; empty once all of it is."""
         self.gradient_computed: Callable[[], None] = lambda: None

@@ -1,0 +1,175 @@
+"""Trainings to the target in the simulator: with real gradients, and when a step was over with sizes only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+import harness
+from advising.situations import Case, the_judge, the_sizes, the_task, weights_bytes
+from fast.collectives import cost
+from fast.core.world import Link
+from fast.errors import FastError
+from fast.lab import Budget, Run, Simulated, simulate_task
+from fast.lab.planner.efficiency import kind_of
+from fast.lab.sizes import simulate_sizes
+from fast.loop.loading import strategy_from
+from fast.parts import mean
+from fast.sim import parse_network
+from preset_scores import climb
+
+SYNCHRONOUS = "allreduce"
+RATES = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0)
+"""Factors on the task's own learning rate; with 4 times the rate nothing learns any more. Those who apply every
+gradient by itself need small ones."""
+TICKS = 4
+"""So often in an epoch the model is scored."""
+TUNING_SEED = 1000
+CALM = Simulated(network="1gbit", step="20ms", spread=0.1)
+"""Where rates are tuned."""
+LOST = 0.5
+"""Who scores less after a quarter of the time has diverged."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When and after what the target was reached for the first time; `apart`: replicas differed then."""
+
+    at_s: float
+    steps: int
+    samples: int
+    apart: bool
+
+
+@dataclass(frozen=True)
+class Training:
+    call: str
+    workers: int
+    seed: int
+    rate: float
+    tuning: bool = False
+    case: Case | None = None
+    """None for machines that are nearly alike."""
+    epochs: float = math.inf
+    """No longer than these, and in no case longer than `longest`."""
+
+
+def longest(workers: int) -> float:
+    """Epochs: many workers take few steps in one."""
+    return 80.0 * max(1.0, workers / 8)
+
+
+def trained(job: Training) -> tuple[Reached | None, float]:
+    """First for a while, which is enough for most; and the score of the last model, 0 for none."""
+    most = min(job.epochs, longest(job.workers))
+    reached, score = None, 0.0
+    for epochs in sorted({math.ceil(most / 4), math.ceil(most)}):
+        budget = Budget.of(the_task(), job.workers, epochs, ticks=max(1, epochs * TICKS))
+        run = _run(job, budget)
+        if run is not None:
+            reached, score = _reached(run, budget, job.tuning)
+        if run is None or reached is not None or score < LOST:
+            break
+    return reached, score
+
+
+def _run(job: Training, budget: Budget) -> Run | None:
+    world = CALM if job.case is None else job.case.world()
+    try:
+        return simulate_task(
+            the_task(), strategy_from(job.call), workers=job.workers, budget=budget, cluster=world.model(),
+            seed=job.seed, rate=job.rate, gradients="auto",
+        )  # fmt: skip
+    except FastError as failure:
+        harness.note(f"{job.call} on {job.workers} workers: {type(failure).__name__}: {failure}")
+        return None
+
+
+def _reached(run: Run, budget: Budget, tuning: bool) -> tuple[Reached | None, float]:
+    judge, score = the_judge(tuning), 0.0
+    for number, tick in enumerate(run.ticks, start=1):
+        score = judge(tick.state) or 0.0
+        if score >= the_task().target:
+            steps = step_of(budget, number)
+            return Reached(tick.at_s, steps, tick.samples, tick.distance > 0), score
+    return None, score
+
+
+def step_of(budget: Budget, tick: int) -> int:
+    """The step in which workers in lock-step pass this tick."""
+    return next(
+        steps
+        for steps in range(1, budget.steps + 1)
+        if budget.ticks_after(budget.samples_after(steps)) >= tick
+    )
+
+
+def tuned(job: tuple[str, int]) -> float:
+    """The rate of a call that needs the fewest samples, from the largest on down: those take the least time to try."""
+    call, workers = job
+
+    def worth(rate: float) -> float:
+        reached, score = trained(Training(call, workers, TUNING_SEED, rate, tuning=True))
+        if reached is not None:
+            return -reached.samples / (longest(workers) * len(the_task().train()))
+        return score - 2 if score >= LOST else -2 - rate  # of two that diverge the smaller one is nearer
+
+    return climb(RATES, worth, start=max(RATES))
+
+
+def learned(job: Training) -> Reached | None:
+    return trained(job)[0]
+
+
+# When it was there
+
+
+def is_lock_step(call: str) -> bool:
+    return strategy_from(call).synchronous
+
+
+def twin_of(call: str) -> str:
+    """Who takes the same steps, but for rounding: the mean of all gradients is one, whichever way it went."""
+    strategy = strategy_from(call)
+    plain = getattr(strategy, "rule", mean) is mean
+    same = strategy.synchronous and plain and kind_of(strategy) == "lock-step"
+    return strategy_from(SYNCHRONOUS).call if same else call
+
+
+def timed_s(case: Case, call: str, steps: int) -> float:
+    """When all workers had taken so many steps, with sizes only."""
+    sizing = simulate_sizes(
+        the_sizes(),
+        strategy_from(call),
+        workers=case.workers,
+        steps=steps,
+        world=case.world(),
+        seed=case.seed,
+    )
+    return sizing.virtual_s
+
+
+def mean_s(case: Case) -> float:
+    """How long everybody's mean takes: what it costs to make one model of replicas that differ."""
+    network = parse_network(case.network)
+    return cost.direct(case.workers, weights_bytes(), Link(network.latency_s, network.rate_bytes_per_s))
+
+
+# Lock-step doesn't see the time
+
+
+def verify(case: Case, call: str, epochs: float) -> bool:
+    """Whether a training in the situation has the times of one with sizes only, at every tick, and the weights of
+    one on other machines."""
+    budget = Budget.of(the_task(), case.workers, epochs, ticks=4)
+    jobs = [Training(call, case.workers, case.seed, 1.0, case=each) for each in (case, None)]
+    here, calm = (_run(job, budget) for job in jobs)
+    if here is None or calm is None:
+        return False
+    return all(
+        tick.at_s == timed_s(case, call, step_of(budget, number))
+        and all(torch.equal(value, other.state[name]) for name, value in tick.state.items())
+        for number, (tick, other) in enumerate(zip(here.ticks, calm.ticks, strict=True), start=1)
+    )

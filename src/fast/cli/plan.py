@@ -1,0 +1,165 @@
+"""`fast plan`: which strategy for a cluster that nobody has paid for yet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fast.cli.advice import Following, console_for, print_advice, print_check
+from fast.cli.comparing import check_json
+from fast.cli.display import write_json
+from fast.errors import UsageError
+from fast.lab import Simulated
+from fast.lab.planner.advice import Advice
+from fast.lab.planner.advisor import advise
+from fast.lab.planner.checking import check_advice
+from fast.lab.planner.measuring import sizes_of
+from fast.lab.planner.needs import Needs, parse_memory
+from fast.lab.planner.picture import advice_picture
+from fast.lab.planner.situation import Situation
+from fast.sim.cluster import load_cluster, to_toml
+
+
+def plan_command(
+    task: Annotated[
+        str | None,
+        typer.Argument(help="A task, or file.py:Name of a task or a torch.nn.Module, to measure its size."),
+    ] = None,
+    parameters: Annotated[
+        float | None, typer.Option(help="A model of so many parameters instead of TASK: 25e6.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(help="How long a worker computes one gradient: 0.2s, 20ms.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", help="How many workers (servers not counted).")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="A cluster file, such as `fast calibrate` writes; options beside it come first."),
+    ] = None,
+    straggler: Annotated[
+        str | None,
+        typer.Option(
+            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps."
+        ),
+    ] = None,
+    spread: Annotated[
+        float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
+    ] = None,
+    speeds: Annotated[
+        str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
+    ] = None,
+    racks: Annotated[
+        str | None,
+        typer.Option(help="Hosts to a rack and its uplink: 8,10gbit; or 8,10gbit,50us with extra latency."),
+    ] = None,
+    reproducible: Annotated[
+        bool, typer.Option("--reproducible", help="The same run twice has to give the same weights.")
+    ] = False,
+    unreliable: Annotated[bool, typer.Option("--unreliable", help="Machines come and go.")] = False,
+    hostile: Annotated[int, typer.Option(help="So many workers may send anything.")] = 0,
+    tuning: Annotated[
+        str, typer.Option(help="normal, or low: nobody will search for hyperparameters.")
+    ] = "normal",
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Of a worker, for weights, gradient and optimizer: 4GB.", show_default="enough"),
+    ] = None,
+    not_iid: Annotated[bool, typer.Option("--not-iid", help="Workers' data differ from each other.")] = False,
+    small_data: Annotated[
+        bool, typer.Option("--small-data", help="A worker's share is too small to learn from alone.")
+    ] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Train the first three in the simulator, and see who was right."),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of that simulation.")] = 0,
+    json: Annotated[
+        str | None, typer.Option("--json", help="Write the advice to this file too; - is stdout.")
+    ] = None,
+    picture: Annotated[str | None, typer.Option(help="Draw the candidates into this SVG file.")] = None,
+) -> int:
+    """Say which strategy to take, how fast it will be and why, from sizes, speeds and needs alone.
+
+    Every strategy that the needs allow is predicted by a short simulation without values; rules from the
+    literature explain the choice. Nothing is trained, unless --simulate.
+    """
+    check_json(json)
+    _check_picture(picture)
+    needs = Needs(
+        reproducible, unreliable, hostile, tuning,
+        None if memory is None else parse_memory(memory), not not_iid, small_data,
+    )  # fmt: skip
+    world = Simulated(
+        network, step, straggler,
+        cluster=None if cluster is None else to_toml(load_cluster(cluster)),
+        hosts=hosts, racks=racks, speeds=speeds, spread=spread,
+    )  # fmt: skip
+    situation = _situation(task, parameters, _checked(workers, world), world, needs)
+    with Following() as following:
+        advice = advise(situation, on_progress=following.tell)
+        checked = check_advice(advice, seed=seed, tell=following.say) if simulate and advice.best else None
+    console = console_for(to_stderr=json == "-")
+    print_advice(console, advice)
+    if checked is not None:
+        print_check(console, checked)
+    if json is not None:
+        write_json(json, {**advice.to_json(), "check": None if checked is None else checked.to_json()})
+    _draw(advice, picture)
+    return 0
+
+
+def _checked(workers: int | None, world: Simulated) -> int:
+    """What has no sensible default has to be said."""
+    if workers is None:
+        raise UsageError("a plan for how many workers? Give --workers 64")
+    if world.step is None and world.cluster is None:
+        raise UsageError(
+            "how long does a worker compute one gradient? Give --step 0.2s, or a --cluster file of `fast calibrate`"
+        )
+    if world.network is None and world.cluster is None:
+        raise UsageError(
+            "over which network? Give --network 1gbit (or 10gbit, infiniband, wan, wifi, 100mbit,1ms), or a --cluster "
+            "file"
+        )
+    return workers
+
+
+def _situation(
+    task: str | None, parameters: float | None, workers: int, world: Simulated, needs: Needs
+) -> Situation:
+    sizes, measured = sizes_of(task, parameters)
+    return Situation.of(sizes, workers, world, needs, task=measured)
+
+
+def _check_picture(to: str | None) -> None:
+    """Find out before the work whether it can be written."""
+    if to is None:
+        return
+    path = Path(to)
+    if path.suffix != ".svg":
+        raise UsageError(f"--picture {to}: pictures are SVG files; give a name that ends with .svg")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--picture {to}: can't write there")
+
+
+def _draw(advice: Advice, to: str | None) -> None:
+    if to is None or advice.best is None:
+        return
+    try:
+        Path(to).write_text(advice_picture(advice), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--picture {to}: can't write there: {error.strerror}") from error

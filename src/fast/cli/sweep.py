@@ -1,0 +1,211 @@
+"""`fast sweep`: many settings of each strategy in the simulator, and what they trade time for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fast.cli.comparing import check_json, title_of
+from fast.cli.display import write_json
+from fast.cli.options import (
+    Asked,
+    EpochsOption,
+    NameOption,
+    RunsOption,
+    SecondsOption,
+    SeedOption,
+    SplitOption,
+    StrategiesOption,
+    TargetOption,
+    TaskArgument,
+    TicksOption,
+    WorkersOption,
+)
+from fast.cli.sweep_display import SweepDisplay, print_swept
+from fast.errors import UsageError
+from fast.lab import Simulated
+from fast.lab.sweep import Record, Sweep, Swept, jobs_of, run_sweep
+from fast.lab.sweep.jobs import check_jobs
+from fast.lab.sweep.picture import draw_trade_off
+from fast.lab.sweep.record import PICTURE
+from fast.lab.sweep.space import parse_rates
+from fast.lab.tuning import RATES
+from fast.sim.cluster import load_cluster, to_toml
+from fast.sim.faults import read_scenario
+
+
+def sweep_command(
+    task: TaskArgument = None,
+    strategies: StrategiesOption = None,
+    workers: WorkersOption = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values to try: local_sgd.tau=2,8,32; or tau=2,8 for all that have it. As often as you like. "
+            "In a search numbers are drawn between them.",
+            show_default="the strategies' own",
+        ),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            help="Factors on the task's own learning rate.",
+            show_default=",".join(f"{rate:g}" for rate in sorted(RATES)),
+        ),
+    ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            help="Instead of the whole grid so many trials for each strategy, searched by optuna "
+            "(pip install 'fast-training[search]')."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="So many trials side by side.", show_default="the cores")
+    ] = None,
+    target: TargetOption = None,
+    epochs: EpochsOption = None,
+    seconds: SecondsOption = None,
+    seed: SeedOption = None,
+    split: SplitOption = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms.",
+            show_default="1gbit",
+        ),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(help="How long a worker computes one gradient.", show_default="20ms")
+    ] = None,
+    straggler: Annotated[
+        str | None,
+        typer.Option(
+            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps."
+        ),
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
+    ] = None,
+    racks: Annotated[str | None, typer.Option(help="Hosts to a rack and its uplink: 8,10gbit.")] = None,
+    speeds: Annotated[
+        str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
+    ] = None,
+    spread: Annotated[
+        float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="A file with all that and more; options beside it come first.")
+    ] = None,
+    gradients: Annotated[
+        str | None, typer.Option(help="exact, together or auto.", show_default="auto")
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="What goes wrong, in sentences, or a file with them.")
+    ] = None,
+    ticks: TicksOption = None,
+    name: NameOption = None,
+    runs: RunsOption = "runs",
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with the sweep in this folder where it stopped.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", help="Write sweep.json to this file too; - is stdout.")
+    ] = None,
+) -> int:
+    """Try many settings of each strategy on TASK in the simulator: its knobs times learning rates.
+
+    Every trial is a whole training, judged on validation data. What comes out are the best
+    settings of each strategy and those that no other beats in both time and bytes to the target, as a
+    table, in runs/NAME/sweep.json, and as a picture in runs/NAME/trade-off.svg. The same arguments give
+    the same result, whatever --jobs is and however often a sweep was interrupted.
+    """
+    asked = Asked(
+        task, strategies, workers, target, epochs, seconds, seed, split=split, ticks=ticks,
+        network=network, step=step, straggler=straggler, cluster=cluster, hosts=hosts, racks=racks,
+        speeds=speeds, spread=spread, gradients=gradients, scenario=scenario,
+    )  # fmt: skip
+    check_json(json)
+    check_jobs(jobs)
+    if resume is not None:
+        others = {"knob": knob or None, "rates": rates, "search": search, "name": name}
+        record, sweep = _resumed(asked, resume, others)
+    else:
+        world = Simulated(
+            network, step, straggler,
+            cluster=None if cluster is None else to_toml(load_cluster(cluster)),
+            hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients or "auto",
+            scenario=None if scenario is None else str(read_scenario(scenario)),
+        )  # fmt: skip
+        if search is not None and search < 1:
+            raise UsageError(f"--search {search}: the number of trials for each strategy, at least 1")
+        factors = RATES if rates is None else parse_rates(rates)
+        plan = asked.plan(world, seeds=1, tune=0)
+        sweep = Sweep.of(plan, knobs=knob or (), rates=factors, search=search or 0)
+        record = Record.create(_path(Path(runs), name, sweep), sweep.wanted)
+    with record:
+        swept = _run(sweep, record, jobs)
+        _write(swept, record)
+        print_swept(swept, title_of(sweep.plan), to_stderr=json == "-")
+        if json is not None:
+            write_json(json, swept.to_json())
+    return _exit_code(swept, asked)
+
+
+def _resumed(asked: Asked, folder: str, others: Mapping[str, object]) -> tuple[Record, Sweep]:
+    """What is gone on with is what it was."""
+    asked.check_nothing_else("--resume")
+    for option, value in others.items():
+        if value is not None:
+            raise UsageError(f"--resume goes on with the sweep in {folder} as it was; leave out --{option}")
+    record = Record.resume(Path(folder))
+    try:
+        return record, Sweep.again(record.wanted)
+    except BaseException:
+        record.close()
+        raise
+
+
+def _path(runs: Path, name: str | None, sweep: Sweep) -> Path:
+    if name is not None:
+        if name != Path(name).name or name in ("", ".", ".."):
+            raise UsageError(f"--name {name}: a name of a folder in {runs}, without slashes")
+        return runs / name
+    stem = Path(sweep.plan.settings.task.partition(":")[0]).stem
+    first = runs / f"{stem}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 1000))
+    return first if not first.exists() else next(path for path in numbered if not path.exists())
+
+
+def _run(sweep: Sweep, record: Record, jobs: int | None) -> Swept:
+    try:
+        with SweepDisplay(sweep) as display, jobs_of(sweep, jobs) as hands:
+            return run_sweep(sweep, hands, known=record.known, keep=record.add, tell=display.tell)
+    except KeyboardInterrupt:
+        _say(f"what was tried is in {record.path}; go on with: fast sweep --resume {record.path}")
+        raise
+
+
+def _write(swept: Swept, record: Record) -> None:
+    record.write_result(swept.to_json())
+    picture = draw_trade_off(swept)
+    if picture is not None:
+        record.write(PICTURE, picture)
+        _say(f"picture: {record.path / PICTURE}")
+
+
+def _exit_code(swept: Swept, asked: Asked) -> int:
+    """1 if a trial failed, or if nobody could reach the target that was asked for."""
+    target = swept.sweep.plan.settings.target
+    if not swept.reached:
+        _say(f"no setting reached the target {target:g}")
+    return int(bool(swept.failed) or (not swept.reached and asked.target is not None))
+
+
+def _say(words: str) -> None:
+    print(f"fast: {words}", file=sys.stderr)

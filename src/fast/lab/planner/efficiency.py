@@ -1,0 +1,148 @@
+"""How many times the samples of synchronous training a strategy needs until it has learned as much.
+
+A prediction says how long a step takes, and nothing of what the step is worth. That depends on the task, so this is
+a rule of thumb and no law: a strategy is of one of a few kinds, and each kind loses by the steps between two
+exchanges, by staleness and by the number of workers,
+
+    log2 factor = constant + a log2(interval) + b log2(1 + staleness) + c log2(workers / 4),   at least 0
+
+The order is the literature's: lock-step loses nothing, staleness and long intervals cost samples, and so do neighbours
+in place of everybody (Langer et al., A Taxonomic Perspective, section 4.3; Ben-Nun and Hoefler, section 7). The
+numbers are rounded from two dozen trainings of digits in the simulator on 4, 8 and 16 workers, with rates that suit
+each strategy; `benchmarks/advisor.py --fit` finds them anew, in situations other than those that the advisor is
+judged by. Beyond what was tried, the nearest that was tried counts; and nobody is said to need fewer samples than
+lock-step, which a small task may show where its batches are too large, and others won't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+from types import MappingProxyType
+from typing import Literal
+
+from fast.core import Strategy
+from fast.lab.planner.prediction import Prediction
+from fast.strategies.calls import arguments_of
+from fast.strategies.catalogue import catalogue
+
+Kind = Literal["lock-step", "packed", "late", "averaged", "neighbours", "adrift"]
+KINDS: tuple[Kind, ...] = ("lock-step", "packed", "late", "averaged", "neighbours", "adrift")
+INTERVALS = ("tau", "interval", "up", "steps", "fetch")
+"""What presets call the steps between two exchanges; of several the first."""
+CHANCES = ("p",)
+"""What they call the probability of an exchange after a step."""
+FEWEST, MOST = 4, 32
+"""Workers of the situations that numbers are fitted to; likewise the longest interval and the largest staleness."""
+LONGEST_INTERVAL = 64
+LARGEST_STALENESS = 64
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the factor depends on."""
+
+    kind: Kind
+    interval: float
+    staleness: float
+    workers: int
+
+    @property
+    def row(self) -> tuple[float, float, float, float]:
+        """One of a linear model of the factor's logarithm; inside what was tried."""
+        return (
+            1.0,
+            log2(min(self.interval, LONGEST_INTERVAL)),
+            log2(1 + min(self.staleness, LARGEST_STALENESS)),
+            log2(min(max(self.workers, FEWEST), MOST) / FEWEST),
+        )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The four numbers of a kind, in doublings of the samples."""
+
+    constant: float = 0.0
+    interval: float = 0.0
+    staleness: float = 0.0
+    workers: float = 0.0
+
+    @property
+    def row(self) -> tuple[float, float, float, float]:
+        return (self.constant, self.interval, self.staleness, self.workers)
+
+
+LOSSES: Mapping[Kind, Loss] = MappingProxyType(
+    {
+        "lock-step": Loss(),
+        "packed": Loss(constant=0.25),
+        "late": Loss(constant=0.3),
+        "averaged": Loss(interval=0.1),
+        "neighbours": Loss(constant=0.3),
+        "adrift": Loss(constant=0.6, interval=0.07),
+    }
+)
+
+
+def samples_factor(strategy: Strategy, prediction: Prediction, workers: int) -> float:
+    """How many times the samples of synchronous training with as many workers."""
+    wasted = workers / strategy.contributors(workers) if strategy.never_stale else 1.0
+    return wasted * factor_of(features_of(strategy, workers, prediction.staleness, prediction.period))
+
+
+def factor_of(features: Features, losses: Mapping[Kind, Loss] = LOSSES) -> float:
+    loss = losses[features.kind]
+    return 2.0 ** max(0.0, sum(weight * value for weight, value in zip(loss.row, features.row, strict=True)))
+
+
+def features_of(
+    strategy: Strategy, workers: int, staleness: float | None = None, period: int | None = None
+) -> Features:
+    kind = kind_of(strategy)
+    interval = (
+        1.0 if kind in ("lock-step", "packed") else interval_of(strategy, period, central=kind == "late")
+    )
+    return Features(kind, interval, float(staleness or 0), workers)
+
+
+def kind_of(strategy: Strategy) -> Kind:
+    """By what it says of itself and by its place in the taxonomy, never by its name."""
+    if is_central(strategy):
+        if not strategy.synchronous and not strategy.never_stale:
+            return "late"
+        return "packed" if _encodes(strategy) else "lock-step"
+    if not strategy.synchronous:
+        return "adrift"
+    return "averaged" if strategy.topology is None else "neighbours"
+
+
+def is_central(strategy: Strategy) -> bool:
+    """Whether there is one model, which all gradients change; those without a place tell it by their promises."""
+    preset = catalogue().get(strategy.call.partition("(")[0])
+    if preset is not None:
+        return preset.place.optimization == "central"
+    return strategy.replicas_agree or (strategy.servers(2) > 0 and strategy.servers_optimize)
+
+
+def interval_of(strategy: Strategy, period: int | None = None, *, central: bool = False) -> float:
+    """Steps between two exchanges of a worker: as its arguments say, else as was seen. At a server `tau` and
+    `interval` would bound a delay instead."""
+    arguments = arguments_of(strategy.call)
+    names = INTERVALS[-2:] if central else INTERVALS
+    steps = [_number(arguments[name]) for name in names if name in arguments]
+    chances = [_number(arguments[name]) for name in CHANCES if name in arguments and not central]
+    known = [each for each in steps if each >= 1] + [1 / each for each in chances if 0 < each <= 1]
+    return (known or [float(period or 1)])[0]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _encodes(strategy: Strategy) -> bool:
+    codecs = (getattr(strategy, "codec", None), *(tag.codec for tag in strategy.tags))
+    return any(codec is not None for codec in codecs)

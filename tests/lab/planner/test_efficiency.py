@@ -1,0 +1,271 @@
+"""How many samples a strategy needs: its kind, the formula; and what the benchmark that fits it does."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fast.collectives import cost
+from fast.core import Me, Strategy
+from fast.core.world import Link
+from fast.lab import Budget, load_task
+from fast.lab.planner.efficiency import (
+    KINDS,
+    LOSSES,
+    Features,
+    Loss,
+    factor_of,
+    features_of,
+    interval_of,
+    kind_of,
+    samples_factor,
+)
+from fast.lab.planner.prediction import Prediction
+from fast.loop.loading import strategy_from
+from fast.sim import parse_network
+from fast.strategies.catalogue import catalogue
+
+
+def script(name: str) -> ModuleType:
+    folder = str(Path(__file__).resolve().parents[3] / "benchmarks")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+
+
+bench = script("advisor")
+situations, trainings = script("advising.situations"), script("advising.trainings")
+answers, notes_of, fitting = script("advising.answers"), script("advising.notes"), script("advising.fitting")
+
+
+def prediction(staleness: int | None = None, period: int | None = 1) -> Prediction:
+    return Prediction(0.1, 1.0, 0.0, 2.0, 0.5, staleness, period, 8, 24)
+
+
+# Kinds
+
+KNOWN = {
+    "allreduce": "lock-step",
+    "pytorch": "lock-step",
+    "bigdl": "lock-step",
+    "firecaffe": "lock-step",
+    "tensorflow(backups=1)": "lock-step",
+    "ssp(bound=0)": "lock-step",
+    "pytorch(codec=ef_sign())": "packed",
+    "bigdl(codec=fp16)": "packed",
+    "ssp(bound=3)": "late",
+    "dc_asgd": "late",
+    "downpour": "late",
+    "mxnet('dist_async')": "late",
+    "local_sgd": "averaged",
+    "slowmo": "averaged",
+    "diloco": "averaged",
+    "easgd(synchronous=True)": "averaged",
+    "dpsgd": "neighbours",
+    "sgp": "neighbours",
+    "easgd": "adrift",
+    "gosgd": "adrift",
+    "ad_psgd": "adrift",
+}
+
+
+@pytest.mark.parametrize(("call", "kind"), KNOWN.items())
+def test_a_strategy_is_of_one_kind(call: str, kind: str) -> None:
+    assert kind_of(strategy_from(call)) == kind
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_preset_has_a_factor(name: str) -> None:
+    found = samples_factor(catalogue()[name](), prediction(3), 8)
+    assert 0 < found < math.inf
+
+
+class Alone(Strategy):
+    """A strategy that is no preset, and says nothing of itself."""
+
+    async def step(self, me: Me) -> None:
+        me.apply(me.gradient)
+
+
+class Agreeing(Alone):
+    synchronous = True
+    replicas_agree = True
+
+
+def test_what_is_no_preset_is_known_by_its_promises() -> None:
+    assert kind_of(Alone()) == "adrift"
+    assert kind_of(Agreeing()) == "lock-step"
+    assert interval_of(Alone(), 7) == 7, "no argument says it, so it is what was seen"
+
+
+@pytest.mark.parametrize(
+    ("call", "interval"),
+    [
+        ("local_sgd(tau=16)", 16),
+        ("diloco(interval=64)", 64),
+        ("tree_easgd(up=4, down=8)", 4),
+        ("gosgd(p=0.1)", 10),
+        ("sgp", 1),
+        ("ssp(bound=3)", 1),
+        ("parameter_server(tau=3)", 1),
+        ("downpour(fetch=5, push=5)", 5),
+    ],
+)
+def test_steps_between_exchanges(call: str, interval: float) -> None:
+    assert features_of(strategy_from(call), 8).interval == pytest.approx(interval)
+
+
+# The formula
+
+
+def test_lock_step_needs_what_it_needs() -> None:
+    for call in ("allreduce", "bigdl", "pytorch", "ssp(bound=0)"):
+        assert samples_factor(strategy_from(call), prediction(0), 32) == 1.0
+
+
+def test_gradients_that_are_thrown_away_are_seen_for_nothing() -> None:
+    assert samples_factor(strategy_from("tensorflow(backups=1)"), prediction(0), 5) == 5 / 4
+    assert samples_factor(strategy_from("tensorflow(backups=0)"), prediction(0), 5) == 1.0
+
+
+def test_the_formula() -> None:
+    losses = {"late": Loss(0.5, 0.25, 0.125, -1.0)}
+    found = factor_of(Features("late", 16, 3, 8), losses)  # type: ignore[arg-type]
+    assert found == pytest.approx(2**0.5 * 16**0.25 * 4**0.125 * (8 / 4) ** -1.0)
+    assert factor_of(Features("late", 1, 0, 32), losses) == 1.0, "never fewer than in lock-step"  # type: ignore[arg-type]
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.floats(1, 1e6),
+    st.floats(0, 1e6),
+    st.integers(2, 10**6),
+)
+def test_beyond_what_was_tried_the_nearest_counts(
+    kind: str, interval: float, staleness: float, workers: int
+) -> None:
+    found = factor_of(Features(kind, interval, staleness, workers))  # type: ignore[arg-type]
+    near = Features(kind, min(interval, 64), min(staleness, 64), min(max(workers, 4), 32))  # type: ignore[arg-type]
+    assert found == factor_of(near)
+    assert 1 <= found < 64
+
+
+def test_every_kind_was_fitted() -> None:
+    assert tuple(LOSSES) == KINDS and LOSSES["lock-step"] == Loss()
+
+
+# The benchmark
+
+
+def test_more_situations_begin_with_the_same_ones() -> None:
+    assert situations.drawn(5, 0) == situations.drawn(12, 0)[:5]
+    assert not set(map(str, situations.drawn(30, situations.CHECKED))) & set(
+        map(str, situations.drawn(30, situations.FITTING))
+    )
+    assert {case.seed for case in situations.drawn(30, 0)}.isdisjoint(
+        case.seed for case in situations.drawn(30, 1)
+    )
+
+
+def test_the_all_reduce_takes_as_long_as_was_drawn() -> None:
+    for case in situations.drawn(20, 0):
+        network = parse_network(case.network)
+        link = Link(network.latency_s, network.rate_bytes_per_s)
+        found = cost.direct(case.workers, situations.weights_bytes(), link) / situations.STEP_S
+        assert found == pytest.approx(case.communication, rel=0.02)
+        assert 0.019 < found < 51
+        assert case.situation().workers == case.workers
+
+
+def test_the_step_of_a_tick() -> None:
+    """896 images on 16 workers with 32 each: a step of 512 and one of 384, and four ticks in an epoch of 896."""
+    budget = Budget.of(load_task("digits"), 16, 2.0, ticks=8)
+    assert [trainings.step_of(budget, tick) for tick in range(1, 9)] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("call", "straggler", "spread"),
+    [("local_sgd(tau=2)", None, 0.3), ("sgp", "3x@0.2", None), ("bigdl", "2x", None)],
+)
+def test_lock_step_does_not_see_the_time(call: str, straggler: str | None, spread: float | None) -> None:
+    case = situations.Case("x", 3, 4, 1.0, "1e6,0.001", straggler, spread)
+    assert trainings.verify(case, call, 1.0)
+
+
+def test_what_does_not_go_in_lock_step_sees_it() -> None:
+    case = situations.Case("x", 3, 4, 1.0, "1e6,0.001", "4x", None)
+    assert not trainings.is_lock_step("downpour") and not trainings.verify(case, "downpour", 1.0)
+
+
+def test_the_fit_finds_what_was_put_in() -> None:
+    true = {"late": Loss(0.3, 0.0, 0.2, 0.1), "averaged": Loss(0.5, 0.25, 0.0, 0.4)}
+    rows = [
+        (features := Features(kind, interval, staleness, workers), math.log2(factor_of(features, true)))  # type: ignore[arg-type]
+        for kind in true
+        for interval in ((1,) if kind == "late" else (2, 8, 32))
+        for staleness in ((1, 7, 31) if kind == "late" else (0,))
+        for workers in (4, 8, 16, 32)
+        for _ in range(50)
+    ]
+    found = fitting.fitted(rows)
+    for kind, loss in true.items():
+        assert found[kind].row == pytest.approx(loss.row, abs=0.01)
+    assert found["adrift"] == LOSSES["adrift"], "of which nothing was seen"
+    assert found["lock-step"] == Loss()
+
+
+def test_who_is_first_and_who_was_best(tmp_path: Path) -> None:
+    case = situations.Case("0/0", 0, 4, 1.0, "1gbit")
+    calls = [strategy_from(each).call for each in ("local_sgd(tau=2)", "allreduce", "dc_asgd", "gosgd")]
+    notes = notes_of.Notes(tmp_path / "found.json")
+    notes.offers["0/0"] = [answers.Offer(call, 0.1, 0.0, 1) for call in calls]
+    notes.rates["x"], notes.known["y"], notes.known["z"] = 0.5, trainings.Reached(1.0, 2, 3, True), None
+    notes.found["0/0"] = dict(zip(calls, ((3.0, 10), (2.0, 10), None, (9.0, 10)), strict=True))
+    row = bench.row_of(notes, case)
+    assert (row.first, row.best, row.ratio, row.holds) == (calls[0], calls[1], 1.5, True)
+    assert answers.ratio_of(calls[2], notes.found["0/0"]) == math.inf
+    assert answers.ratio_of(calls[3], notes.found["0/0"]) == 4.5
+    notes.keep()
+    again = notes_of.Notes.of(notes.file)
+    assert (again.offers, again.rates, again.known, again.found) == (
+        notes.offers, notes.rates, notes.known, notes.found,
+    )  # fmt: skip
+
+
+def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """local_sgd needs twice the samples of allreduce, and is first by its steps; dc_asgd never got there."""
+    case, base = situations.Case("0/0", 0, 4, 1.0, "1gbit"), strategy_from("allreduce").call
+    calls = [strategy_from("local_sgd(tau=2)").call, base, strategy_from("dc_asgd").call]
+    notes = notes_of.Notes(None, {"0/0": [answers.Offer(call, 0.1, 0.0, 1) for call in calls]})
+    notes.known[notes_of.known_key(base, 4, 0)] = trainings.Reached(1.0, 2, 100, False)
+    notes.found["0/0"] = {calls[0]: (3.2, 200), base: (2.0, 100), calls[2]: None}
+    row = bench.row_of(notes, case)
+    bench.show([row])
+    bench.show_fit(notes, [case])
+    shown = capsys.readouterr().out
+    assert "In 0 of 1 situations (0.0%)" in shown and "1.60 x" in shown
+    assert "local_sgd(tau=2) where allreduce was best" in shown
+    assert "# 1 trainings, off by" in shown and '"averaged": Loss(constant=' in shown
+    summary = bench.summary_of([row])
+    assert (summary["share"], summary["rows"][0]["ratio"]) == (0.0, 1.6)
+    assert fitting.observations(notes, [case])[0][1] == 1.0, "twice as many is one doubling"
+
+
+def test_what_changes_the_order_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = notes_of.Notes(tmp_path / "found.json", {"0/0": [answers.Offer("allreduce", 0.1)]}, {"x": 1.0})
+    notes.keep()
+    monkeypatch.setattr(notes_of, "LOSSES", {**LOSSES, "late": Loss(3.0)})
+    again = notes_of.Notes.of(notes.file)
+    assert again.offers == {} and again.rates == {"x": 1.0}
+    monkeypatch.setattr(notes_of, "RATES", (1.0,))
+    with pytest.raises(SystemExit, match="name another file"):
+        notes_of.Notes.of(notes.file)
