@@ -185,7 +185,7 @@ def test_lines_and_json_tell_the_same() -> None:
     found = Checked("here:", (row("allreduce", 3.0), row("sgp", None, "UsageError: no"), row("easgd", None)))
     first, *table, verdict = found.lines()
     assert first == "here:" and len(table) == 3 and verdict == found.verdict
-    assert "simulated 3 s" in table[0] and "UsageError: no" in table[1] and "didn't reach" in table[2]
+    assert "simulated x 1.00: 3 s" in table[0] and "UsageError: no" in table[1] and "didn't reach" in table[2]
     data = found.to_json()
     assert data["right"] is True and data["best"] == found.rows[0].call
     assert [each["time_to_target_s"] for each in data["rows"]] == [3.0, None, None]

@@ -104,14 +104,15 @@ class Checked:
         return [self.ground, *table, self.verdict]
 
     def _row(self, row: Trained) -> str:
-        predicted = f"predicted {row.predicted:.2f} times the first choice"
+        """Times are against the first choice."""
+        predicted = f"predicted x {row.predicted:.2f}"
         if row.error is not None:
             return f"{predicted}, couldn't be trained: {row.error}"
         if row.at_s is None:
             return f"{predicted}, didn't reach the target"
         first = self.rows[0].at_s
-        against = f", {row.at_s / first:.2f} times" if first else ""
-        return f"{predicted}, simulated {row.at_s:.3g} s to the target{against} (rate x {row.rate:g})"
+        against = f" x {row.at_s / first:.2f}" if first else ""
+        return f"{predicted}, simulated{against}: {row.at_s:.3g} s to the target with rate x {row.rate:g}"
 
     @property
     def verdict(self) -> str:
