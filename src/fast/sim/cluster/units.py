@@ -17,7 +17,6 @@ _SECONDS: Mapping[str, Decimal] = MappingProxyType(
     {
         unit: Decimal(scale)
         for unit, scale in (
-            ("", "1"),
             ("s", "1"),
             ("ms", "1e-3"),
             ("us", "1e-6"),
@@ -35,9 +34,10 @@ _QUANTITY = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]{1,4})?)\s*([a-zµ]*)(?:/s)?\s
 
 
 def parse_duration(text: str) -> int:
-    """`20ms` in nanoseconds. Units: s, ms, us, ns; a plain number counts seconds.
+    """`20ms` in nanoseconds. Units: s, ms, us, ns; a number without one could be meant in any, and is
+    refused unless it is 0.
 
-    >>> parse_duration("20ms"), parse_duration("0.5")
+    >>> parse_duration("20ms"), parse_duration("0.5s")
     (20000000, 500000000)
     """
     return seconds_to_ns(parse_seconds(text))
@@ -49,7 +49,9 @@ def parse_seconds(text: str) -> float:
     >>> parse_seconds("1.5us")
     1.5e-06
     """
-    return _quantity(text, _SECONDS, "a duration", "20ms, 1.5s or 100us")
+    if text.strip() == "0":
+        return 0.0
+    return _quantity(text, _SECONDS, "a duration with its unit", "20ms, 1.5s or 100us")
 
 
 def parse_rate(text: str) -> float:
