@@ -77,7 +77,7 @@ def _drawn(seed: int, number: int) -> Case:
 def network_of(workers: int, mean_s: float, latency: float) -> str:
     """On which everybody's mean takes so long, with such a share of latency."""
     rate = 2 * (workers - 1) / workers * weights_bytes() / (mean_s * (1 - latency))
-    return f"{8 * rate:.4g},{mean_s * latency / 2:.4g}"
+    return f"{8 * rate:.4g},{mean_s * latency / 2:.4g}s"
 
 
 def _straggling(chance: random.Random) -> dict[str, Any]:

@@ -197,12 +197,12 @@ def test_the_step_of_a_tick() -> None:
     [("local_sgd(tau=2)", None, 0.3), ("sgp", "3x@0.2", None), ("bigdl", "2x", None)],
 )
 def test_lock_step_does_not_see_the_time(call: str, straggler: str | None, spread: float | None) -> None:
-    case = situations.Case("x", 3, 4, 1.0, "1e6,0.001", straggler, spread)
+    case = situations.Case("x", 3, 4, 1.0, "1e6,0.001s", straggler, spread)
     assert trainings.verify(case, call, 1.0)
 
 
 def test_what_does_not_go_in_lock_step_sees_it() -> None:
-    case = situations.Case("x", 3, 4, 1.0, "1e6,0.001", "4x", None)
+    case = situations.Case("x", 3, 4, 1.0, "1e6,0.001s", "4x", None)
     assert not trainings.is_lock_step("downpour") and not trainings.verify(case, "downpour", 1.0)
 
 

@@ -116,7 +116,7 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 def parse_network(text: str) -> Network:
     """A profile's name, or `rate,latency`; plain numbers are bits per second and seconds.
 
-    >>> parse_network("100mbit,1ms") == parse_network("100e6,1e-3") == Network(12.5e6, 1e-3, shared=True)
+    >>> parse_network("100mbit,1ms") == parse_network("100e6,1e-3s") == Network(12.5e6, 1e-3, shared=True)
     True
     """
     name = text.strip().lower()
