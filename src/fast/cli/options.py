@@ -10,6 +10,8 @@ import typer
 
 from fast.errors import UsageError
 from fast.lab import Plan, Real, Simulated, load_task, settings_of
+from fast.sim.cluster import load_cluster, to_toml
+from fast.sim.faults import read_scenario
 
 DEFAULT_STRATEGIES = "allreduce,local_sgd,ssp,dpsgd,torus,gossip"
 _WORKERS = 4
@@ -77,6 +79,60 @@ JsonOption = Annotated[
 ]
 
 
+# The cluster of a simulation
+
+NetworkOption = Annotated[
+    str | None,
+    typer.Option(
+        help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms.",
+        show_default="1gbit",
+    ),
+]
+StepOption = Annotated[
+    str | None, typer.Option(help="How long a worker computes one gradient.", show_default="20ms")
+]
+StragglerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps; "
+        "5x@0.1/50: in stretches of 50 steps."
+    ),
+]
+HostsOption = Annotated[
+    str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
+]
+RacksOption = Annotated[
+    str | None,
+    typer.Option(help="Hosts to a rack and its uplink: 8,10gbit; or 8,10gbit,50us with extra latency."),
+]
+SpeedsOption = Annotated[
+    str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
+]
+SpreadOption = Annotated[
+    float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A file with all that and more, such as `fast calibrate` writes; options beside it come first."
+    ),
+]
+GradientsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="exact: one by one, the bits of real workers; together: all that are under way in one call; auto: "
+        "together where many workers have a small model.",
+        show_default="auto",
+    ),
+]
+ScenarioOption = Annotated[
+    str | None,
+    typer.Option(
+        help='What goes wrong, in sentences: "worker 3 dies at 2s; 1% of letters are lost"; or a file with them.'
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Asked:
     """What the user typed; None for what was left out."""
@@ -131,6 +187,22 @@ class Asked:
             pace_s=self.pace_s,
             world=world,
             **{name: value for name, value in options.items() if value is not None},
+        )
+
+    def simulated(self) -> Simulated:
+        """The world that the options of a simulation describe; its files are read here."""
+        return Simulated(
+            self.network,
+            self.step,
+            self.straggler,
+            bool(self.check),
+            cluster=None if self.cluster is None else to_toml(load_cluster(self.cluster)),
+            hosts=self.hosts,
+            racks=self.racks,
+            speeds=self.speeds,
+            spread=self.spread,
+            gradients=self.gradients or "auto",
+            scenario=None if self.scenario is None else str(read_scenario(self.scenario)),
         )
 
     def _seeds(self, default: int) -> list[int]:

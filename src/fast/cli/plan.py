@@ -11,6 +11,15 @@ import typer
 from fast.cli.advice import Following, console_for, print_advice, print_check
 from fast.cli.comparing import check_json
 from fast.cli.display import write_json
+from fast.cli.options import (
+    Asked,
+    ClusterOption,
+    HostsOption,
+    RacksOption,
+    SpeedsOption,
+    SpreadOption,
+    StragglerOption,
+)
 from fast.errors import UsageError
 from fast.lab import Simulated
 from fast.lab.planner.advice import Advice
@@ -20,7 +29,6 @@ from fast.lab.planner.measuring import sizes_of
 from fast.lab.planner.needs import Needs, parse_memory
 from fast.lab.planner.picture import advice_picture
 from fast.lab.planner.situation import Situation
-from fast.sim.cluster import load_cluster, to_toml
 
 
 def plan_command(
@@ -43,29 +51,12 @@ def plan_command(
             help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms."
         ),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="A cluster file, such as `fast calibrate` writes; options beside it come first."),
-    ] = None,
-    straggler: Annotated[
-        str | None,
-        typer.Option(
-            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps."
-        ),
-    ] = None,
-    spread: Annotated[
-        float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
-    ] = None,
-    speeds: Annotated[
-        str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
-    ] = None,
-    hosts: Annotated[
-        str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
-    ] = None,
-    racks: Annotated[
-        str | None,
-        typer.Option(help="Hosts to a rack and its uplink: 8,10gbit; or 8,10gbit,50us with extra latency."),
-    ] = None,
+    cluster: ClusterOption = None,
+    straggler: StragglerOption = None,
+    spread: SpreadOption = None,
+    speeds: SpeedsOption = None,
+    hosts: HostsOption = None,
+    racks: RacksOption = None,
     reproducible: Annotated[
         bool, typer.Option("--reproducible", help="The same run twice has to give the same weights.")
     ] = False,
@@ -103,11 +94,10 @@ def plan_command(
         reproducible, unreliable, hostile, tuning,
         None if memory is None else parse_memory(memory), not not_iid, small_data,
     )  # fmt: skip
-    world = Simulated(
-        network, step, straggler,
-        cluster=None if cluster is None else to_toml(load_cluster(cluster)),
-        hosts=hosts, racks=racks, speeds=speeds, spread=spread,
-    )  # fmt: skip
+    world = Asked(
+        network=network, step=step, straggler=straggler,
+        cluster=cluster, hosts=hosts, racks=racks, speeds=speeds, spread=spread,
+    ).simulated()  # fmt: skip
     situation = _situation(task, parameters, _checked(workers, world), world, needs)
     with Following() as following:
         advice = advise(situation, on_progress=following.tell)

@@ -11,15 +11,25 @@ from fast.cli.fuzz import check_fuzzed, fuzz_strategies
 from fast.cli.options import (
     AgainOption,
     Asked,
+    ClusterOption,
     EpochsOption,
+    GradientsOption,
+    HostsOption,
     JsonOption,
     NameOption,
+    NetworkOption,
+    RacksOption,
     ResumeOption,
     RunsOption,
+    ScenarioOption,
     SecondsOption,
     SeedOption,
     SeedsOption,
+    SpeedsOption,
     SplitOption,
+    SpreadOption,
+    StepOption,
+    StragglerOption,
     StrategiesOption,
     TargetOption,
     TaskArgument,
@@ -29,9 +39,6 @@ from fast.cli.options import (
 )
 from fast.cli.sizes import SizesAsked, check_sized, simulate_sizes_only
 from fast.errors import UsageError
-from fast.lab import Simulated
-from fast.sim.cluster import load_cluster, to_toml
-from fast.sim.faults import read_scenario
 
 _SEEDS = 1
 
@@ -47,53 +54,16 @@ def simulate_command(
     seeds: SeedsOption = None,
     tune: TuneOption = None,
     split: SplitOption = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms.",
-            show_default="1gbit",
-        ),
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(help="How long a worker computes one gradient.", show_default="20ms")
-    ] = None,
-    straggler: Annotated[
-        str | None,
-        typer.Option(
-            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps; "
-            "5x@0.1/50: in stretches of 50 steps."
-        ),
-    ] = None,
-    hosts: Annotated[
-        str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
-    ] = None,
-    racks: Annotated[
-        str | None,
-        typer.Option(help="Hosts to a rack and its uplink: 8,10gbit; or 8,10gbit,50us with extra latency."),
-    ] = None,
-    speeds: Annotated[
-        str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
-    ] = None,
-    spread: Annotated[
-        float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="A file with all that and more; options beside it come first.")
-    ] = None,
-    gradients: Annotated[
-        str | None,
-        typer.Option(
-            help="exact: one by one, the bits of real workers; together: all that are under way in one call; auto: "
-            "together where many workers have a small model.",
-            show_default="auto",
-        ),
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        typer.Option(
-            help='What goes wrong, in sentences: "worker 3 dies at 2s; 1% of letters are lost"; or a file with them.'
-        ),
-    ] = None,
+    network: NetworkOption = None,
+    step: StepOption = None,
+    straggler: StragglerOption = None,
+    hosts: HostsOption = None,
+    racks: RacksOption = None,
+    speeds: SpeedsOption = None,
+    spread: SpreadOption = None,
+    cluster: ClusterOption = None,
+    gradients: GradientsOption = None,
+    scenario: ScenarioOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Watch every event; a broken promise ends the run.")
     ] = False,
@@ -142,12 +112,7 @@ def simulate_command(
     if fuzz is not None:
         check_fuzzed(asked, name=name, again=again, resume=resume, steps=steps)
         return fuzz_strategies(task, strategies, fuzz, seed or 0, json)
-    world = Simulated(
-        network, step, straggler, check,
-        cluster=None if cluster is None else to_toml(load_cluster(cluster)),
-        hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients or "auto",
-        scenario=None if scenario is None else str(read_scenario(scenario)),
-    )  # fmt: skip
+    world = asked.simulated()
     if sized is not None:
         return simulate_sizes_only(asked, sized, world, json)
     if steps is not None:

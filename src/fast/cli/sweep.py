@@ -14,12 +14,22 @@ from fast.cli.comparing import check_json, title_of
 from fast.cli.display import write_json
 from fast.cli.options import (
     Asked,
+    ClusterOption,
     EpochsOption,
+    GradientsOption,
+    HostsOption,
     NameOption,
+    NetworkOption,
+    RacksOption,
     RunsOption,
+    ScenarioOption,
     SecondsOption,
     SeedOption,
+    SpeedsOption,
     SplitOption,
+    SpreadOption,
+    StepOption,
+    StragglerOption,
     StrategiesOption,
     TargetOption,
     TaskArgument,
@@ -28,15 +38,12 @@ from fast.cli.options import (
 )
 from fast.cli.sweep_display import SweepDisplay, print_swept
 from fast.errors import UsageError
-from fast.lab import Simulated
 from fast.lab.sweep import Record, Sweep, Swept, jobs_of, run_sweep
 from fast.lab.sweep.jobs import check_jobs
 from fast.lab.sweep.picture import draw_trade_off
 from fast.lab.sweep.record import PICTURE
 from fast.lab.sweep.space import parse_rates
 from fast.lab.tuning import RATES
-from fast.sim.cluster import load_cluster, to_toml
-from fast.sim.faults import read_scenario
 
 
 def sweep_command(
@@ -73,41 +80,16 @@ def sweep_command(
     seconds: SecondsOption = None,
     seed: SeedOption = None,
     split: SplitOption = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms.",
-            show_default="1gbit",
-        ),
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(help="How long a worker computes one gradient.", show_default="20ms")
-    ] = None,
-    straggler: Annotated[
-        str | None,
-        typer.Option(
-            help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps."
-        ),
-    ] = None,
-    hosts: Annotated[
-        str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
-    ] = None,
-    racks: Annotated[str | None, typer.Option(help="Hosts to a rack and its uplink: 8,10gbit.")] = None,
-    speeds: Annotated[
-        str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
-    ] = None,
-    spread: Annotated[
-        float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="A file with all that and more; options beside it come first.")
-    ] = None,
-    gradients: Annotated[
-        str | None, typer.Option(help="exact, together or auto.", show_default="auto")
-    ] = None,
-    scenario: Annotated[
-        str | None, typer.Option(help="What goes wrong, in sentences, or a file with them.")
-    ] = None,
+    network: NetworkOption = None,
+    step: StepOption = None,
+    straggler: StragglerOption = None,
+    hosts: HostsOption = None,
+    racks: RacksOption = None,
+    speeds: SpeedsOption = None,
+    spread: SpreadOption = None,
+    cluster: ClusterOption = None,
+    gradients: GradientsOption = None,
+    scenario: ScenarioOption = None,
     ticks: TicksOption = None,
     name: NameOption = None,
     runs: RunsOption = "runs",
@@ -136,16 +118,10 @@ def sweep_command(
         others = {"knob": knob or None, "rates": rates, "search": search, "name": name}
         record, sweep = _resumed(asked, resume, others)
     else:
-        world = Simulated(
-            network, step, straggler,
-            cluster=None if cluster is None else to_toml(load_cluster(cluster)),
-            hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients or "auto",
-            scenario=None if scenario is None else str(read_scenario(scenario)),
-        )  # fmt: skip
         if search is not None and search < 1:
             raise UsageError(f"--search {search}: the number of trials for each strategy, at least 1")
         factors = RATES if rates is None else parse_rates(rates)
-        plan = asked.plan(world, seeds=1, tune=0)
+        plan = asked.plan(asked.simulated(), seeds=1, tune=0)
         sweep = Sweep.of(plan, knobs=knob or (), rates=factors, search=search or 0)
         record = Record.create(_path(Path(runs), name, sweep), sweep.wanted)
     with record:
