@@ -55,7 +55,7 @@ class Folder(Journal):
         super().__init__()
         self.path = path
         with _writing(path):
-            self._lines = _opened(path / METRICS)
+            self._lines = open_alone(path / METRICS)
         self.metrics = str((path / METRICS).absolute())
         if resume:
             self._take_up()
@@ -119,8 +119,8 @@ class Folder(Journal):
                     self.finished[entry["key"]] = entry["values"]
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """Open for appending, and no other comparison's: two of them would mix their lines."""
+def open_alone(path: Path) -> IO[bytes]:
+    """Open for appending, and nobody else's: two processes would mix their lines."""
     file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,6 @@ killed loses the trials that were under way, and goes on with the rest.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import IO, Any, final
 import msgspec
 
 from fast.errors import FastError, UsageError
+from fast.lab.journal import open_alone
 from fast.lab.report.writing import write_whole
 from fast.lab.sweep.points import Point
 from fast.lab.sweep.wanted import Wanted
@@ -41,7 +41,7 @@ class Record:
             )
         with _writing(path):
             path.mkdir(parents=True)
-            record = Record(path, _opened(path / TRIALS), wanted, {})
+            record = Record(path, open_alone(path / TRIALS), wanted, {})
         record._write(wanted)
         return record
 
@@ -51,7 +51,7 @@ class Record:
         if not (path / TRIALS).is_file():
             raise UsageError(f"{path} has no {TRIALS}, so there is no sweep to go on with")
         with _writing(path):
-            lines = _opened(path / TRIALS)
+            lines = open_alone(path / TRIALS)
             lines.seek(0)
             written = lines.read()
             whole = written[: written.rfind(b"\n") + 1]
@@ -102,19 +102,6 @@ def _known(lines: list[bytes]) -> Iterator[tuple[Setting, Point]]:
             point = msgspec.json.decode(line, type=Point)
             if point.error is None:
                 yield point.setting, point
-
-
-def _opened(path: Path) -> IO[bytes]:
-    """Open for appending, and no other sweep's: two of them would mix their lines."""
-    file = path.open("a+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise UsageError(
-            f"{path.parent} is being written by another process. Wait for it, or choose another --name."
-        ) from None
-    return file
 
 
 @contextlib.contextmanager
