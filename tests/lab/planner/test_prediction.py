@@ -152,7 +152,7 @@ def test_bytes_are_those_of_the_formula(
 
 
 def test_it_does_not_matter_whose_step_ends_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over slow links who is far from worker 0 on the ring is ahead of it; of few steps one more would be many bytes."""
+    """Over slow links who is far from worker 0 on the ring is ahead of it; of few steps one more counts much."""
     monkeypatch.setattr(prediction, "_SETTLED", 2_000)
     monkeypatch.setattr(prediction, "_LONG", 8_000)
     slow = cluster_of(None, network="1gbit", step="200ms")
