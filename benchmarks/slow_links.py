@@ -34,7 +34,7 @@ from fast.core import Me, Strategy, Task
 from fast.core.world import Link
 from fast.errors import FastError, UsageError
 from fast.lab import Budget, load_task, simulate_task
-from fast.lab.judging import Judge
+from fast.lab.judging import Goal, Judge
 from fast.loop.loading import strategy_from
 from fast.parts.codecs import Codec
 from fast.sim import Compute, parse_network
@@ -186,27 +186,27 @@ def step_of(call: str, network: str, name: str, workers: int) -> tuple[float, fl
 
 
 def trained(job: Job) -> Outcome:
-    """What becomes of a job. Ticks after the one that reaches the target aren't looked at."""
+    """What becomes of a job, which is over when it has reached the target."""
     task, judge, strategy = _task(job.task), _judge(job.task, job.tuning), strategy_from(job.call)
     budget = Budget.of(task, job.workers, job.epochs, ticks=max(1, round(job.epochs * TICKS)))
     packed = strategy.codec if isinstance(strategy, AllReduce) else None
+    goal = Goal(judge, task.target)
     try:
         run = simulate_task(
             task, strategy if packed is None else PackedMean(packed), workers=job.workers, budget=budget,
             network=parse_network(job.network), compute=Compute(step_s=STEP_S), seed=job.seed, rate=job.rate,
-            gradients="auto",
+            gradients="auto", enough=goal,
         )  # fmt: skip
     except FastError as failure:
         return Outcome(job, math.inf, None, error=f"{type(failure).__name__}: {failure}")
     slower, fewer = (1.0, 1.0) if packed is None else _against_plain(job)
     duration_s = run.duration_ns / 1e9 * slower
-    for tick in run.ticks:
-        score = judge(tick.state)
-        if score is not None and score >= task.target:
-            at_s = tick.at_s * slower + (mean_s(job) if tick.distance > 0 else 0.0)
-            sent = tick.nbytes / job.workers * fewer
-            return Outcome(job, duration_s, score, Reached(at_s, tick.samples / budget.epoch_samples, sent))
-    return Outcome(job, duration_s, judge(run.final))
+    tick = goal.reached
+    if tick is None:
+        return Outcome(job, duration_s, judge(run.final))
+    at_s = tick.at_s * slower + (mean_s(job) if tick.distance > 0 else 0.0)
+    sent = tick.nbytes / job.workers * fewer
+    return Outcome(job, duration_s, goal.score, Reached(at_s, tick.samples / budget.epoch_samples, sent))
 
 
 def _against_plain(job: Job) -> tuple[float, float]:

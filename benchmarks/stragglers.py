@@ -27,7 +27,7 @@ from fast.core import Task
 from fast.engine import LocalEngine
 from fast.lab import Budget, Run, load_task, simulate_task, train_task
 from fast.lab.calibration import QUICK, Effort, Measurements, cluster_of, measure
-from fast.lab.judging import Judge
+from fast.lab.judging import Goal, Judge
 from fast.lab.surroundings import cores
 from fast.lab.tuning import RATES
 from fast.loop.loading import strategy_from
@@ -35,7 +35,7 @@ from fast.sim import Cluster, Compute, parse_straggler
 
 TASK = "mnist-mlp"
 EPOCHS, TICKS = 3.0, 90
-PACE_S = 0.010
+PACE_S = 0.020
 SYNCHRONOUS = "allreduce"
 TUNING_SEEDS = (1000, 1001)
 FINALISTS = 3
@@ -130,6 +130,7 @@ def simulated_s(job: Job) -> float | None:
     """When it reaches the target; in the tuning (not judged on test images), scores near it in the mean. Runs in a
     process of its own: simulated time doesn't mind."""
     task = load_task(TASK)
+    goal = Goal(Judge(task, task.test() if job.test else task.validation()), task.target)
     run = simulate_task(
         task,
         strategy_from(job.setting.call),
@@ -138,9 +139,9 @@ def simulated_s(job: Job) -> float | None:
         cluster=job.cluster,
         seed=job.seed,
         rate=job.setting.rate,
+        enough=goal,
     )
-    scores = _scores(run, Judge(task, task.test() if job.test else task.validation()))
-    return _mean(_reached_s(scores, task.target - below) for below in (NEAR[:1] if job.test else NEAR))
+    return _mean(_near_s(run, goal, task.target - below) for below in (NEAR[:1] if job.test else NEAR))
 
 
 class Track:
@@ -193,7 +194,8 @@ class Track:
             TASK, setting.call, workers=workers, budget=_budget(self._task, workers), seed=seed,
             engine=self._engine, rate=setting.rate, pace_s=PACE_S, straggler=straggler,
         )  # fmt: skip
-        return _reached_s(_scores(run, self._test), self._task.target)
+        reached = Goal(self._test, self._task.target).look(run.ticks)
+        return None if reached is None else reached.at_s
 
     def _simulate(
         self, situation: Situation, asked: Sequence[tuple[Setting, int, int]], *, test: bool
@@ -220,14 +222,10 @@ def _budget(task: Task, workers: int) -> Budget:
     return Budget.of(task, workers, EPOCHS, ticks=TICKS)
 
 
-def _scores(run: Run, judge: Judge) -> list[tuple[float, float]]:
-    """When the model was copied, and what it scored."""
-    return [(tick.at_s, judge(tick.state) or 0.0) for tick in run.ticks]
-
-
-def _reached_s(scores: Sequence[tuple[float, float]], target: float) -> float | None:
-    """When the target was reached for the first time."""
-    return next((at_s for at_s, score in scores if score >= target), None)
+def _near_s(run: Run, goal: Goal, score: float) -> float | None:
+    """When a run up to its goal had such a score for the first time."""
+    ticks = zip(run.ticks, goal.scores, strict=True)
+    return next((tick.at_s for tick, own in ticks if own is not None and own >= score), None)
 
 
 def _mean(times: Iterator[float | None]) -> float | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from advising.situations import Case, the_task
+from advising.situations import Case, the_task, weights_bytes
 from advising.trainings import Reached, Training, mean_s, timed_s, trained
 from fast.lab.planner.advisor import advise
 from fast.lab.planner.efficiency import Features, features_of
@@ -27,9 +27,11 @@ class Offer:
     step_s: float
     staleness: float | None = None
     period: int | None = None
+    sent: float | None = None
+    """By a worker in a step, in models."""
 
     def features(self, workers: int) -> Features:
-        return features_of(strategy_from(self.call), workers, self.staleness, self.period)
+        return features_of(strategy_from(self.call), workers, self.staleness, self.period, self.sent)
 
 
 def advised(case: Case) -> list[Offer]:
@@ -39,7 +41,8 @@ def advised(case: Case) -> list[Offer]:
 
 
 def offer_of(call: str, prediction: Prediction) -> Offer:
-    return Offer(call, prediction.step_s, prediction.staleness, prediction.period)
+    sent = prediction.sent_bytes / weights_bytes()
+    return Offer(call, prediction.step_s, prediction.staleness, prediction.period, sent)
 
 
 @dataclass(frozen=True)

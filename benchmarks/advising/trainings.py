@@ -13,8 +13,11 @@ from fast.collectives import cost
 from fast.core.world import Link
 from fast.errors import FastError
 from fast.lab import Budget, Run, Simulated, simulate_task
+from fast.lab.judging import Goal
+from fast.lab.measures import Tick
 from fast.lab.planner.efficiency import kind_of
 from fast.lab.sizes import simulate_sizes
+from fast.lab.watching import Enough
 from fast.loop.loading import strategy_from
 from fast.parts import mean
 from fast.sim import parse_network
@@ -62,39 +65,32 @@ def longest(workers: int) -> float:
 
 
 def trained(job: Training) -> tuple[Reached | None, float]:
-    """First for a while, which is enough for most; and the score of the last model, 0 for none."""
-    most = min(job.epochs, longest(job.workers))
-    reached, score = None, 0.0
-    for epochs in sorted({math.ceil(most / 4), math.ceil(most)}):
-        budget = Budget.of(the_task(), job.workers, epochs, ticks=max(1, epochs * TICKS))
-        run = _run(job, budget)
-        if run is not None:
-            reached, score = _reached(run, budget, job.tuning)
-        if run is None or reached is not None or score < LOST:
-            break
-    return reached, score
+    """Until the target is reached, or nothing can be hoped for; and the score of the last model."""
+    epochs = math.ceil(min(job.epochs, longest(job.workers)))
+    budget = Budget.of(the_task(), job.workers, epochs, ticks=max(1, epochs * TICKS))
+    goal = Goal(the_judge(job.tuning), the_task().target)
+
+    def enough(tick: Tick) -> bool:
+        lost = tick.samples > budget.samples / 4 and goal.score < LOST
+        return goal(tick) or lost
+
+    run = _run(job, budget, enough)
+    if run is None or goal.reached is None:
+        return None, goal.score
+    tick = goal.reached
+    return Reached(tick.at_s, step_of(budget, len(run.ticks)), tick.samples, tick.distance > 0), goal.score
 
 
-def _run(job: Training, budget: Budget) -> Run | None:
+def _run(job: Training, budget: Budget, enough: Enough = lambda tick: False) -> Run | None:
     world = CALM if job.case is None else job.case.world()
     try:
         return simulate_task(
             the_task(), strategy_from(job.call), workers=job.workers, budget=budget, cluster=world.model(),
-            seed=job.seed, rate=job.rate, gradients="auto",
+            seed=job.seed, rate=job.rate, gradients="auto", enough=enough,
         )  # fmt: skip
     except FastError as failure:
         harness.note(f"{job.call} on {job.workers} workers: {type(failure).__name__}: {failure}")
         return None
-
-
-def _reached(run: Run, budget: Budget, tuning: bool) -> tuple[Reached | None, float]:
-    judge, score = the_judge(tuning), 0.0
-    for number, tick in enumerate(run.ticks, start=1):
-        score = judge(tick.state) or 0.0
-        if score >= the_task().target:
-            steps = step_of(budget, number)
-            return Reached(tick.at_s, steps, tick.samples, tick.distance > 0), score
-    return None, score
 
 
 def step_of(budget: Budget, tick: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from lab_plans import OWN
 
 from fast.lab import Budget, Run, load_task
-from fast.lab.judging import Judge, Question, judge_run, judge_trial
+from fast.lab.judging import Goal, Judge, Question, judge_run, judge_trial
 from fast.lab.measures import Report, Tick, distance_of, live_state, mean_state, replica_ticks
 from fast.lab.results import Result, spread, summary_of
 from fast.lab.tuning import Setting
@@ -80,6 +80,35 @@ def test_a_trial_is_judged_like_a_run_on_the_data_it_is_given() -> None:
     trial = judge_trial(asked, SETTING, run([tick(1.0, BEST, samples=5), tick(2.0, WORST, samples=9)]))
     assert (trial.time_to_target_s, trial.samples_to_target, trial.score) == (2.0, 9, 1.0)
     assert (trial.strategy, trial.rate) == ("ssp(bound=3)", 0.5)
+
+
+def test_a_goal_looks_no_further_than_the_tick_that_reaches_it() -> None:
+    seen: list[Any] = []
+
+    class Watching(Judge):
+        def __call__(self, state: Any) -> float | None:
+            seen.append(state)
+            return super().__call__(state)
+
+    ticks = [
+        tick(1.0, WORST),
+        Tick(2.0, {**always(BEST), "4.bias": torch.full((3,), math.nan)}),
+        tick(3.0, BEST),
+    ]
+    goal = Goal(Watching(TASK, TASK.test()), share(BEST))
+    assert goal.score == -math.inf, "nothing seen yet"
+    assert goal.look([*ticks, tick(4.0, BEST)]) is ticks[2] and goal.reached is ticks[2]
+    assert len(seen) == 3 and goal.scores == [share(WORST), None, share(BEST)] and goal.score == share(BEST)
+
+
+def test_what_comes_too_late_for_a_goal_is_not_looked_at() -> None:
+    goal = Goal(Judge(TASK, TASK.test()), share(BEST), by_s=2.0)
+    assert [goal(each) for each in (tick(1.0, WORST), tick(2.0, WORST), tick(2.5, BEST))] == [
+        False,
+        False,
+        True,
+    ]
+    assert goal.reached is None and len(goal.scores) == 2
 
 
 def test_figures_of_the_workers_are_averaged_and_staleness_is_pooled() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -40,6 +40,40 @@ class Judge:
         return None if batch is None else Judge(self.task, batch)
 
 
+@final
+class Goal:
+    """Looks at ticks one after another until a model is good enough, or it is too late for that.
+
+    It is what a simulated run may ask whether it is to go on; ticks of a run that is over are shown to it by
+    `look`.
+    """
+
+    def __init__(self, judge: Judge, target: float, by_s: float = math.inf) -> None:
+        self._judge, self._target, self._by_s = judge, target, by_s
+        self.scores: list[float | None] = []
+        """Of the models that it saw."""
+        self.reached: Tick | None = None
+        """Whose model was the first to be good enough."""
+
+    def __call__(self, tick: Tick) -> bool:
+        if tick.at_s > self._by_s:
+            return True
+        self.scores.append(self._judge(tick.state))
+        if self.score >= self._target:
+            self.reached = tick
+        return self.reached is not None
+
+    @property
+    def score(self) -> float:
+        """Of the last model; worse than any if it has none."""
+        return -math.inf if not self.scores or self.scores[-1] is None else self.scores[-1]
+
+    def look(self, ticks: Iterable[Tick]) -> Tick | None:
+        """The first of them that reaches it. Ticks after that one aren't looked at."""
+        any(map(self, ticks))
+        return self.reached
+
+
 def is_finite(state: State) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point())
 
@@ -59,8 +93,8 @@ class Question:
 
 
 def judge_trial(question: Question, setting: Setting, run: Run) -> Trial:
-    """What a setting is worth. Ticks after the one that reaches the target aren't looked at."""
-    reached = next((tick for tick in run.ticks if _reaches(question, tick.state)), None)
+    """What a setting is worth."""
+    reached = Goal(question.judge, question.target).look(run.ticks)
     score = question.judge(run.final)
     return Trial(
         strategy=setting.call,
@@ -71,11 +105,6 @@ def judge_trial(question: Question, setting: Setting, run: Run) -> Trial:
         samples_per_s=_throughput(run),
         diverged=score is None,
     )
-
-
-def _reaches(question: Question, state: State) -> bool:
-    score = question.judge(state)
-    return score is not None and score >= question.target
 
 
 def judge_run(question: Question, setting: Setting, asked: str, label: str, seed: int, run: Run) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 from fast.core import Strategy, Task
 from fast.lab.batching import way_of
@@ -22,7 +22,16 @@ from fast.lab.measures import (
 from fast.lab.notebook import Notebook
 from fast.lab.recording import records_for
 from fast.lab.splits import Split, parse_split
-from fast.lab.watching import OnTick, Watch, Watcher, in_step, last_step, take_over_servers
+from fast.lab.watching import (
+    Enough,
+    OnTick,
+    SeenEnough,
+    Watch,
+    Watcher,
+    in_step,
+    last_step,
+    take_over_servers,
+)
 from fast.runtime.gathering import representatives
 from fast.sim import Cluster, ComputeModel, Network, Simulation, SimWorker
 from fast.sim.checkers import Checkers
@@ -42,6 +51,7 @@ def simulate_task(
     rate: float = 1.0,
     split: Split | None = None,
     on_tick: OnTick = lambda steps, now_ns: None,
+    enough: Enough = lambda tick: False,
     scenario: Scenario | None = None,
     checkers: Checkers | None = None,
     gradients: str = "exact",
@@ -49,7 +59,8 @@ def simulate_task(
     """Train a task with one strategy on this many simulated workers, with one torch thread.
 
     `scenario` is what goes wrong; `checkers` watch, and raise where a promise is broken. `gradients`:
-    exact (one by one, the bits of real workers), together, or auto (see `lab.batching`).
+    exact (one by one, the bits of real workers), together, or auto (see `lab.batching`). `enough` may end the
+    run at a tick, such as a `lab.judging.Goal` that is reached: the ticks up to it are those of a whole run.
     """
     with one_thread():
         together = way_of(gradients, task, strategy, workers).together
@@ -84,11 +95,12 @@ def simulate_task(
             spoil_letters=checkers is not None,
             gradients=crew.gradients,
         )
-        watch = Watch(simulation, replicas, watchers, budget, agreed, on_tick)
+        watch = Watch(simulation, replicas, watchers, budget, agreed, on_tick, enough)
         calm = only_new_garbage() if together else nullcontext()
-        with calm, _watching(simulation, checkers) as after_event:
-            simulation.run(stop=watch.is_over, on_step=watch.step, after_event=after_event)
-        watch.finish()
+        with suppress(SeenEnough), calm:
+            with _watching(simulation, checkers) as after_event:
+                simulation.run(stop=watch.is_over, on_step=watch.step, after_event=after_event)
+            watch.finish()
         return _run(simulation, replicas, watchers, watch)
 
 

@@ -33,6 +33,12 @@ from fast.trace import Meter
 
 OnTick = Callable[[int, int], None]
 """Called as ticks pass, with the steps of the worker that came there first and the virtual time."""
+Enough = Callable[[Tick], bool]
+"""Asked at every tick that is complete, whether all has been seen that was to be seen."""
+
+
+class SeenEnough(Exception):
+    """Ends a simulated run at a tick: nothing of what would come after it is needed."""
 
 
 def in_step(batches: Iterator[Slice], steps: Callable[[], int], last: Callable[[], float]) -> Iterator[Slice]:
@@ -107,10 +113,12 @@ class Watch:
         budget: Budget,
         agreed: list[int],
         on_tick: OnTick,
+        enough: Enough,
     ) -> None:
         self.ticks: list[Tick] = []
         self._simulation, self._replicas, self._watchers = simulation, replicas, watchers
         self._budget, self._on_tick, self._agreed = budget, on_tick, agreed
+        self._enough = enough
         self._lock_step = simulation.strategy.synchronous
         self._agreeing = self._lock_step and budget.seconds is not None
         self._copies: dict[int, dict[int, Copy]] = {}
@@ -196,6 +204,8 @@ class Watch:
                 replicas=replicas_kept(replicas) if tick in self._kept else (),
             )
         )
+        if self._enough(self.ticks[-1]):
+            raise SeenEnough
 
     def _seen_and_sent(self, copies: dict[int, Copy]) -> tuple[int, int]:
         """Of everybody by this tick; who has no part in it counts with all that it has done."""

@@ -59,7 +59,7 @@ def predicting(monkeypatch: pytest.MonkeyPatch) -> Predicting:
             return predicted(step_s)
 
         monkeypatch.setattr(advisor, "predict", predict)
-        monkeypatch.setattr(advisor, "samples_factor", lambda strategy, prediction, workers: 1.0)
+        monkeypatch.setattr(advisor, "samples_factor", lambda *_: 1.0)
 
     return install
 
@@ -400,4 +400,4 @@ def test_a_large_model_on_infiniband_is_overlapped_and_compressed(monkeypatch: p
 
 def test_samples_of_the_baseline_are_one() -> None:
     option = option_of("allreduce", "allreduce")
-    assert samples_factor(option.strategy, predicted(1.0), 8) == 1.0
+    assert samples_factor(option.strategy, predicted(1.0), 8, 1_000_000) == 1.0

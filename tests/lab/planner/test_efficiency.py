@@ -47,6 +47,10 @@ situations, trainings = script("advising.situations"), script("advising.training
 answers, notes_of, fitting = script("advising.answers"), script("advising.notes"), script("advising.fitting")
 
 
+MODEL_BYTES = 1
+"""As much as is sent in a step of what is predicted here."""
+
+
 def prediction(staleness: int | None = None, period: int | None = 1) -> Prediction:
     return Prediction(0.1, 1.0, 0.0, 2.0, 0.5, staleness, period, 8, 24)
 
@@ -85,7 +89,7 @@ def test_a_strategy_is_of_one_kind(call: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", catalogue())
 def test_every_preset_has_a_factor(name: str) -> None:
-    found = samples_factor(catalogue()[name](), prediction(3), 8)
+    found = samples_factor(catalogue()[name](), prediction(3), 8, MODEL_BYTES)
     assert 0 < found < math.inf
 
 
@@ -124,17 +128,30 @@ def test_steps_between_exchanges(call: str, interval: float) -> None:
     assert features_of(strategy_from(call), 8).interval == pytest.approx(interval)
 
 
+def test_who_exchanges_when_the_link_is_free_does_so_rarely_over_a_slow_one() -> None:
+    def interval(call: str, sent: float) -> float:
+        return features_of(strategy_from(call), 8, sent=sent).interval
+
+    assert interval("ad_psgd", 0.05) == pytest.approx(20)
+    assert interval("ad_psgd", 1.0) == 1
+    assert interval("gosgd(p=0.1)", 0.1) == pytest.approx(10)
+    assert interval("allreduce", 0.05) == 1, "with a slow link its steps take longer"
+    assert interval("local_sgd(tau=4)", 0.05) == 4
+    slow = samples_factor(strategy_from("ad_psgd"), prediction(), 8, 20 * MODEL_BYTES)
+    assert slow > samples_factor(strategy_from("ad_psgd"), prediction(), 8, MODEL_BYTES)
+
+
 # The formula
 
 
 def test_lock_step_needs_what_it_needs() -> None:
     for call in ("allreduce", "bigdl", "pytorch", "ssp(bound=0)"):
-        assert samples_factor(strategy_from(call), prediction(0), 32) == 1.0
+        assert samples_factor(strategy_from(call), prediction(0), 32, MODEL_BYTES) == 1.0
 
 
 def test_gradients_that_are_thrown_away_are_seen_for_nothing() -> None:
-    assert samples_factor(strategy_from("tensorflow(backups=1)"), prediction(0), 5) == 5 / 4
-    assert samples_factor(strategy_from("tensorflow(backups=0)"), prediction(0), 5) == 1.0
+    assert samples_factor(strategy_from("tensorflow(backups=1)"), prediction(0), 5, MODEL_BYTES) == 5 / 4
+    assert samples_factor(strategy_from("tensorflow(backups=0)"), prediction(0), 5, MODEL_BYTES) == 1.0
 
 
 def test_the_formula() -> None:

@@ -99,7 +99,7 @@ def _ranked(option: Option, situation: Situation, on_progress: OnProgress) -> Ra
     prediction = predict(option.strategy, situation)
     if not prediction.sent_bytes:
         raise UsageError("it talks so seldom that nothing of it was seen in a short simulation")
-    samples = samples_factor(option.strategy, prediction, situation.workers)
+    samples = samples_factor(option.strategy, prediction, situation.workers, situation.model_bytes)
     return Ranked(option.name, option.call, option.strategy, option.technique, prediction, samples)
 
 

@@ -9,15 +9,16 @@ the best of a few learning rates, the same ones for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fast.core import Strategy, Task
 from fast.errors import FastError
 from fast.lab.budget import Budget
-from fast.lab.judging import Judge
-from fast.lab.measures import Run
+from fast.lab.judging import Goal, Judge
+from fast.lab.measures import Tick
 from fast.lab.planner.advice import Advice
 from fast.lab.planner.situation import Situation
 from fast.lab.simulated import simulate_task
@@ -183,53 +184,38 @@ def ground_of(situation: Situation) -> Ground:
 
 
 def trained(ground: Ground, strategy: Strategy, predicted: float, seed: int) -> Trained:
-    """The earliest of its rates; if none gets there in a quarter of the time, all of it is tried."""
+    """The earliest of its rates, each tried for no longer than it took the best one so far."""
+    best = Trained(strategy.call, predicted, None)
     try:
         strategy.check(ground.workers)
-        for epochs in (ground.epochs / 4, ground.epochs):
-            tries = list(_tries(ground, strategy, predicted, seed, epochs))
-            if tries:
-                return min(tries, key=lambda row: row.at_s or 0.0)
+        for rate in ground.rates:
+            reached = _reached(ground, strategy, rate, seed, math.inf if best.at_s is None else best.at_s)
+            if reached is not None:
+                epochs = reached.samples / len(ground.task.train())
+                best = Trained(strategy.call, predicted, reached.at_s, rate, epochs)
     except FastError as failure:
         return Trained(strategy.call, predicted, None, error=f"{type(failure).__name__}: {failure}")
-    return Trained(strategy.call, predicted, None)
+    return best
 
 
-def _tries(
-    ground: Ground, strategy: Strategy, predicted: float, seed: int, epochs: float
-) -> Iterator[Trained]:
-    """Those rates with which it reaches the target."""
-    task, judge = ground.task, Judge(ground.task, ground.task.test())
-    for rate in ground.rates:
-        found = _reached(_run(ground, strategy, rate, seed, epochs), judge, target_of(task))
-        if found is not None:
-            at_s, samples = found
-            yield Trained(strategy.call, predicted, at_s, rate, samples / len(task.train()))
-
-
-def _run(ground: Ground, strategy: Strategy, rate: float, seed: int, epochs: float) -> Run:
-    ticks = max(1, round(TICKS * epochs))
+def _reached(ground: Ground, strategy: Strategy, rate: float, seed: int, by_s: float) -> Tick | None:
+    """The tick at which the target was reached for the first time."""
+    goal = Goal(Judge(ground.task, ground.task.test()), target_of(ground.task), by_s)
+    ticks = max(1, round(TICKS * ground.epochs))
     own = ground.split != "iid"
-    return simulate_task(
+    simulate_task(
         ground.task,
         strategy,
         workers=ground.workers,
-        budget=Budget.of(ground.task, ground.workers, epochs, ticks=ticks, whole_steps=own),
+        budget=Budget.of(ground.task, ground.workers, ground.epochs, ticks=ticks, whole_steps=own),
         cluster=ground.cluster,
         seed=seed,
         rate=rate,
         split=parse_split(ground.split),
+        enough=goal,
         gradients="auto",
     )
-
-
-def _reached(run: Run, judge: Judge, target: float) -> tuple[float, int] | None:
-    """When the target was reached for the first time, and after how many samples."""
-    for tick in run.ticks:
-        score = judge(tick.state)
-        if score is not None and score >= target:
-            return tick.at_s, tick.samples
-    return None
+    return goal.reached
 
 
 def _weights_bytes(task: Task) -> int:

@@ -85,10 +85,11 @@ LOSSES: Mapping[Kind, Loss] = MappingProxyType(
 )
 
 
-def samples_factor(strategy: Strategy, prediction: Prediction, workers: int) -> float:
+def samples_factor(strategy: Strategy, prediction: Prediction, workers: int, model_bytes: int) -> float:
     """How many times the samples of synchronous training with as many workers."""
     wasted = workers / strategy.contributors(workers) if strategy.never_stale else 1.0
-    return wasted * factor_of(features_of(strategy, workers, prediction.staleness, prediction.period))
+    sent = prediction.sent_bytes / model_bytes
+    return wasted * factor_of(features_of(strategy, workers, prediction.staleness, prediction.period, sent))
 
 
 def factor_of(features: Features, losses: Mapping[Kind, Loss] = LOSSES) -> float:
@@ -97,12 +98,20 @@ def factor_of(features: Features, losses: Mapping[Kind, Loss] = LOSSES) -> float
 
 
 def features_of(
-    strategy: Strategy, workers: int, staleness: float | None = None, period: int | None = None
+    strategy: Strategy,
+    workers: int,
+    staleness: float | None = None,
+    period: int | None = None,
+    sent: float | None = None,
 ) -> Features:
+    """`sent`: what a worker sends in a step, in models. Who exchanges when it has nothing else to send may do so
+    rarely over a slow link, whatever its arguments say."""
     kind = kind_of(strategy)
     interval = (
         1.0 if kind in ("lock-step", "packed") else interval_of(strategy, period, central=kind == "late")
     )
+    if kind == "adrift" and sent and not _encodes(strategy):
+        interval = max(interval, 1 / sent)
     return Features(kind, interval, float(staleness or 0), workers)
 
 
