@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +95,23 @@ def test_combinations_that_can_not_be_built_are_left_out_and_counted() -> None:
     ]
     assert [setting.call for setting in sweep.grids[0]] == [each for each in expected for _ in range(2)]
     assert sweep.left_out == {call("tensorflow"): 3}
+
+
+def test_a_value_that_is_there_twice_is_tried_once_and_nothing_is_left_out(tmp_path: Path) -> None:
+    """A strategy of somebody's own may count its default among its knobs."""
+    idea = tmp_path / "waiting.py"
+    idea.write_text(
+        "import fast\n"
+        "class Waiting(fast.Strategy):\n"
+        "    knobs = {'every': (2, 4)}\n"
+        "    def __init__(self, every=2):\n"
+        "        self.every = every\n"
+        "    async def step(self, me):\n"
+        "        me.apply(me.gradient)\n"
+    )
+    sweep = Sweep.of(plan(f"{idea}:Waiting"), rates=[1.0])
+    assert [arguments_of(setting.call) for setting in sweep.grids[0]] == [{"every": "2"}, {"every": "4"}]
+    assert sweep.left_out == {}
 
 
 @pytest.mark.parametrize(
@@ -315,7 +333,8 @@ def test_folders_that_are_no_sweep_and_those_of_others_are_refused(tmp_path: Pat
             Record.resume(tmp_path / "a")
     with pytest.raises(UsageError, match=r"has no trials\.jsonl"):
         Record.resume(tmp_path)
-    for damaged in (b"", b'{"schema": 1}\n', b"no json\n"):
+    later = msgspec.json.encode({**msgspec.to_builtins(sweep.wanted), "schema": 2}) + b"\n"
+    for damaged in (b"", b'{"schema": 1}\n', b"no json\n", later):
         (tmp_path / TRIALS).write_bytes(damaged)
         with pytest.raises(UsageError, match="doesn't begin like a sweep"):
             Record.resume(tmp_path)

@@ -14,6 +14,7 @@ from lab_plans import BROKEN, OWN
 
 from fast.cli.sweep import sweep_command
 from fast.errors import UsageError
+from fast.lab.report.words import SECONDS
 
 FILES = ("sweep.json", "trade-off.svg")
 OPTIONS: dict[str, Any] = {
@@ -47,7 +48,7 @@ def test_a_sweep_prints_a_table_and_writes_its_folder(capsys: pytest.CaptureFixt
     shown = [line for line in printed.out.splitlines() if " *" in line]
     assert len(shown) == len(data["front"]) > 0, "the unbeaten are marked"
     for row in data["front"]:
-        assert any(f"{row['time_to_target_s']:.2f} s" in line for line in shown)
+        assert any(SECONDS.write(row["time_to_target_s"]) in line for line in shown)
     assert "picture: runs/a/trade-off.svg" in printed.err
 
 
@@ -87,6 +88,25 @@ def test_exit_codes_tell_of_failures_and_of_a_target_that_nobody_reached(
     assert {path.name for path in Path("runs/b").iterdir()} == {"sweep.json", "trials.jsonl"}, (
         "nothing to draw"
     )
+    assert sweep_command(resume="runs/b", jobs=1) == 1, "it was asked for before"
+    assert "trials before were made with" not in capsys.readouterr().err
+
+
+def test_a_sweep_that_goes_on_with_another_version_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    few: dict[str, Any] = {"task": OWN, "workers": 2, "epochs": 1.0, "rates": "1", "jobs": 1}
+    sweep_command(**few, strategies="allreduce", name="a")
+    trials = Path("runs/a/trials.jsonl")
+    first, *rest = map(json.loads, trials.read_text().splitlines())
+    now, first["versions"]["torch"] = first["versions"]["torch"], "1.0"
+    trials.write_text("".join(f"{json.dumps(line)}\n" for line in (first, *rest)))
+    sweep_command(resume="runs/a", jobs=1)
+    assert f"made with torch 1.0, now {now}: the result mixes both" in capsys.readouterr().err
+
+
+def test_a_folder_that_can_not_be_made_is_the_users_matter() -> None:
+    Path("file").write_text("")
+    with pytest.raises(UsageError, match=r"can't be made: .* Give another folder: --runs"):
+        sweep_command(**OPTIONS, runs="file")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +121,7 @@ def test_exit_codes_tell_of_failures_and_of_a_target_that_nobody_reached(
         ({"search": -1}, "--search -1"),
         ({"jobs": 0}, "--jobs 0"),
         ({"network": "1gbti"}, "Did you mean 1gbit"),
+        ({"speeds": "1,1,0.5"}, "there is no worker 2"),
         ({"name": "a/b"}, "without slashes"),
         ({"json": "/nowhere/at/all.json"}, "no folder /nowhere/at"),
     ],
@@ -118,6 +139,7 @@ def test_wrong_calls_are_refused_before_anything_starts(options: dict[str, Any],
         ({"knob": ["tau=2"]}, "leave out --knob"),
         ({"search": 3}, "leave out --search"),
         ({"name": "b"}, "leave out --name"),
+        ({"runs": "elsewhere"}, "leave out --runs"),
     ],
 )
 def test_what_is_gone_on_with_is_what_it_was(options: dict[str, Any], says: str) -> None:

@@ -73,6 +73,7 @@ def test_networks(text, rate, latency):
         ("1,2,3", "rate,latency such as 100mbit,1ms"),
         ("fast,1ms", "'fast' is not a rate"),
         ("1gbit,soon", "'soon' is not a duration"),
+        ("1gbit,1e300s", "'1e300s' is longer than 1e+09 s, which is the most"),
         ("0,1ms", "carries nothing"),
     ],
 )

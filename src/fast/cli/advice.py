@@ -18,12 +18,13 @@ from fast.lab.planner.advice import Advice, Ranked, WhatIf
 from fast.lab.planner.advisor import BASELINE
 from fast.lab.planner.candidates import LIKE, MOST_LETTERS
 from fast.lab.planner.checking import Checked
-from fast.lab.planner.rules import SMALL_RHO
+from fast.lab.planner.rules import SMALL_RHO, short_time
 from fast.lab.planner.situation import Situation
 from fast.sim.cluster.words import rate_in_words, time_in_words
 
 WIDTH = 100
 _QUIET_S = 10.0
+BACKUPS = "tensorflow"
 INSTEAD = (
     "FAST trains data-parallel only and can't cut a model. Use PyTorch's fully_shard (FSDP) or "
     "torch.distributed.pipelining, or DeepSpeed's ZeRO; or let the model fit: a smaller one, 16-bit weights, an "
@@ -83,7 +84,7 @@ def answer(advice: Advice) -> Iterator[str]:
     predicted = best.prediction
     yield (
         f"Take {best.call}: {best.technique.words} ({best.technique.name}). Predicted: "
-        f"{_short_time(predicted.step_s)} a step, {predicted.computing:.0%} of it computing, "
+        f"{short_time(predicted.step_s)} a step, {predicted.computing:.0%} of it computing, "
         f"{decimal(round(predicted.sent_bytes))} sent per worker and step, {_against(best)}."
     )
     yield f"Why: {_sentence(advice.rule.sentence)} ({advice.rule.id}, {advice.rule.title}; {advice.rule.source})"
@@ -144,7 +145,7 @@ def _cells(each: Ranked) -> list[str]:
     predicted = each.prediction
     return [
         each.call,
-        _short_time(predicted.step_s),
+        short_time(predicted.step_s),
         decimal(round(predicted.sent_bytes)),
         f"{predicted.computing:.0%}",
         f"x {each.time:.2f}",
@@ -176,7 +177,7 @@ def _what_if_cells(each: WhatIf) -> list[str]:
         f"{each.facts.rho:.2g}",
         each.rule.id,
         each.best.call,
-        _short_time(each.best.prediction.step_s),
+        short_time(each.best.prediction.step_s),
         f"x {each.best.time:.2f}",
         own,
     ]
@@ -184,14 +185,6 @@ def _what_if_cells(each: WhatIf) -> list[str]:
 
 def _table() -> Table:
     return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-
-
-def _short_time(seconds: float) -> str:
-    """
-    >>> _short_time(12.345), _short_time(0.2), _short_time(0.0123)
-    ('12.3 s', '200 ms', '12.3 ms')
-    """
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 # What else there is to say
@@ -222,16 +215,20 @@ def _notes(advice: Advice) -> Iterator[str]:
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
+    """So that every preset is named: here, in the table or among what is ruled out."""
     if advice.best is None:
         return
-    present = {each.name for each in advice.ranked}
-    stands = sorted((stand, name) for name, stand in LIKE.items() if stand in present)
+    named = {each.name for each in advice.ranked} | {each.name for each in advice.vetoed}
+    named |= {call.partition("(")[0] for call, _ in advice.refused}
+    stands = sorted((stand, name) for name, stand in LIKE.items() if name not in named)
     said = [
         f"{', '.join(name for _, name in group)} like {stand}"
         for stand, group in groupby(stands, key=lambda each: each[0])
     ]
-    if said:
-        yield f"Left out, as near one of these: {'; '.join(said)}."
+    yield f"Left out, as near one of these: {'; '.join(said)}."
+    if BACKUPS not in named:
+        few, even = "too few would be left for a robust rule", "backups pay only where somebody is late"
+        yield f"{BACKUPS} isn't compared: {few if advice.situation.needs.hostile else even}."
     if advice.rho > SMALL_RHO and advice.situation.workers > MOST_LETTERS:
         yield f"Compression isn't compared on more than {MOST_LETTERS} workers: too many letters to predict."
 

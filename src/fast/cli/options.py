@@ -67,7 +67,6 @@ TicksOption = Annotated[
 NameOption = Annotated[
     str | None, typer.Option(help="Of the folder for the results.", show_default="task and time")
 ]
-RunsOption = Annotated[str, typer.Option("--runs", help="Where the folders of results are.")]
 AgainOption = Annotated[
     str | None, typer.Option(help="Run the comparison of this run.json again, as it was.")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ from fast.lab.planner.measuring import sizes_of
 from fast.lab.planner.needs import Needs, parse_memory
 from fast.lab.planner.picture import advice_picture
 from fast.lab.planner.situation import Situation
+from fast.sim.cluster.options import check_speeds
 
 
 def plan_command(
@@ -99,6 +101,8 @@ def plan_command(
         cluster=cluster, hosts=hosts, racks=racks, speeds=speeds, spread=spread,
     ).simulated()  # fmt: skip
     situation = _situation(task, parameters, _checked(workers, world), world, needs)
+    if speeds is not None:
+        check_speeds(speeds, situation.workers)
     with Following() as following:
         advice = advise(situation, on_progress=following.tell)
         checked = check_advice(advice, seed=seed, tell=following.say) if simulate and advice.best else None
@@ -108,7 +112,10 @@ def plan_command(
         print_check(console, checked)
     if json is not None:
         write_json(json, {**advice.to_json(), "check": None if checked is None else checked.to_json()})
-    _draw(advice, picture)
+    if advice.best is not None:
+        _draw(advice, picture)
+    elif simulate or picture is not None:
+        print("fast: there is nothing to simulate or to draw: nothing that FAST has fits", file=sys.stderr)
     return 0
 
 
@@ -147,7 +154,7 @@ def _check_picture(to: str | None) -> None:
 
 
 def _draw(advice: Advice, to: str | None) -> None:
-    if to is None or advice.best is None:
+    if to is None:
         return
     try:
         Path(to).write_text(advice_picture(advice), encoding="utf-8")

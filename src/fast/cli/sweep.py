@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fast.cli.comparing import check_json, title_of
+from fast.cli.comparing import FolderOption, check_json, title_of
 from fast.cli.display import write_json
 from fast.cli.options import (
     Asked,
@@ -21,10 +21,8 @@ from fast.cli.options import (
     NameOption,
     NetworkOption,
     RacksOption,
-    RunsOption,
     ScenarioOption,
     SecondsOption,
-    SeedOption,
     SpeedsOption,
     SplitOption,
     SpreadOption,
@@ -38,12 +36,14 @@ from fast.cli.options import (
 )
 from fast.cli.sweep_display import SweepDisplay, print_swept
 from fast.errors import UsageError
+from fast.lab.surroundings import versions
 from fast.lab.sweep import Record, Sweep, Swept, jobs_of, run_sweep
 from fast.lab.sweep.jobs import check_jobs
 from fast.lab.sweep.picture import draw_trade_off
 from fast.lab.sweep.record import PICTURE
 from fast.lab.sweep.space import parse_rates
 from fast.lab.tuning import RATES
+from fast.sim.cluster.options import check_speeds
 
 
 def sweep_command(
@@ -78,7 +78,9 @@ def sweep_command(
     target: TargetOption = None,
     epochs: EpochsOption = None,
     seconds: SecondsOption = None,
-    seed: SeedOption = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Trials draw numbers that depend on it.", show_default="0")
+    ] = None,
     split: SplitOption = None,
     network: NetworkOption = None,
     step: StepOption = None,
@@ -92,7 +94,7 @@ def sweep_command(
     scenario: ScenarioOption = None,
     ticks: TicksOption = None,
     name: NameOption = None,
-    runs: RunsOption = "runs",
+    runs: FolderOption = None,
     resume: Annotated[
         str | None, typer.Option(help="Go on with the sweep in this folder where it stopped.")
     ] = None,
@@ -115,15 +117,17 @@ def sweep_command(
     check_json(json)
     check_jobs(jobs)
     if resume is not None:
-        others = {"knob": knob or None, "rates": rates, "search": search, "name": name}
+        others = {"knob": knob or None, "rates": rates, "search": search, "name": name, "runs": runs}
         record, sweep = _resumed(asked, resume, others)
     else:
         if search is not None and search < 1:
             raise UsageError(f"--search {search}: the number of trials for each strategy, at least 1")
         factors = RATES if rates is None else parse_rates(rates)
         plan = asked.plan(asked.simulated(), seeds=1, tune=0)
+        if speeds is not None:
+            check_speeds(speeds, plan.settings.workers)
         sweep = Sweep.of(plan, knobs=knob or (), rates=factors, search=search or 0)
-        record = Record.create(_path(Path(runs), name, sweep), sweep.wanted)
+        record = Record.create(_path(Path(runs or "runs"), name, sweep), sweep.wanted)
     with record:
         swept = _run(sweep, record, jobs)
         _write(swept, record)
@@ -141,10 +145,21 @@ def _resumed(asked: Asked, folder: str, others: Mapping[str, object]) -> tuple[R
             raise UsageError(f"--resume goes on with the sweep in {folder} as it was; leave out --{option}")
     record = Record.resume(Path(folder))
     try:
+        _say_what_changed(record.wanted.versions)
         return record, Sweep.again(record.wanted)
     except BaseException:
         record.close()
         raise
+
+
+def _say_what_changed(before: Mapping[str, str]) -> None:
+    """What other versions have tried may come out differently with these."""
+    now = versions()
+    changed = [
+        f"{name} {old}, now {now.get(name, 'none')}" for name, old in before.items() if now.get(name) != old
+    ]
+    if changed:
+        _say(f"trials before were made with {'; '.join(changed)}: the result mixes both")
 
 
 def _path(runs: Path, name: str | None, sweep: Sweep) -> Path:
@@ -176,11 +191,13 @@ def _write(swept: Swept, record: Record) -> None:
 
 
 def _exit_code(swept: Swept, asked: Asked) -> int:
-    """1 if a trial failed, or if nobody could reach the target that was asked for."""
-    target = swept.sweep.plan.settings.target
+    """1 if a trial failed, or if nobody could reach the target that was asked for: now, or before it was resumed."""
+    plan = swept.sweep.plan
+    target = plan.settings.target
     if not swept.reached:
         _say(f"no setting reached the target {target:g}")
-    return int(bool(swept.failed) or (not swept.reached and asked.target is not None))
+    wanted = asked.target is not None or target != getattr(plan.task, "target", None)
+    return int(bool(swept.failed) or (wanted and not swept.reached))
 
 
 def _say(words: str) -> None:

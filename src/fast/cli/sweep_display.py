@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fast.cli.progress import Remaining
+from fast.lab.report.words import SECONDS
 from fast.lab.sweep import Point, Sweep, Swept, front
 from fast.lab.sweep.points import best
 from fast.lab.sweep.trying import judged_on
@@ -79,7 +80,9 @@ def _outcome(point: Point) -> str:
         return "failed"
     if point.score is None:
         return "diverged"
-    return "target not reached" if point.cost is None else f"target after {_time(point)}"
+    if point.cost is None:
+        return "target not reached"
+    return f"target after {SECONDS.write(point.time_to_target_s)}"
 
 
 # The table
@@ -148,10 +151,6 @@ def _cells(point: Point, unbeaten: bool) -> list[str]:
             short_call(point.strategy), f"x {point.rate:g}", "failed" if point.error else "not reached", "-", *rest
         ]  # fmt: skip
     return [
-        short_call(point.strategy), f"x {point.rate:g}", _time(point), decimal(point.bytes_to_target), *rest
+        short_call(point.strategy), f"x {point.rate:g}", SECONDS.write(point.time_to_target_s),
+        decimal(point.bytes_to_target), *rest,
     ]  # fmt: skip
-
-
-def _time(point: Point) -> str:
-    seconds = point.time_to_target_s or 0.0
-    return f"{seconds:.{2 if seconds < 100 else 0}f} s"

@@ -39,7 +39,7 @@ def crossover(small: str, large: str, members: int) -> float:
 def crossover_bytes(small: str, large: str, members: int, link: Link) -> float:
     """The same as the size of a tensor on such links; without latency 0 or inf."""
     x = crossover(small, large, members)
-    return x * link.latency_s * link.rate_bytes_per_s if math.isfinite(x) else math.inf
+    return x * link.latency_s * link.rate_bytes_per_s if 0 < x < math.inf else x
 
 
 def _latencies(name: str, members: int) -> float:

@@ -34,6 +34,8 @@ from fast.trace import Observer
 from fast.view import Layout
 
 STEPS = 100
+MOST_PARAMETERS = 2**60
+"""Their bytes are fewer than 2**63, which is as far as torch counts."""
 OnProgress = Callable[[int, int], None]
 """Called now and then with the steps of all workers so far and the virtual time in nanoseconds."""
 _TALKING = 1000
@@ -70,6 +72,8 @@ class Sizes:
     @staticmethod
     def of_parameters(count: float) -> Sizes:
         """Of so many float32, in layers of one size."""
+        if count > MOST_PARAMETERS:
+            raise UsageError(f"--parameters {count:g}: more than torch can count the bytes of")
         if not math.isfinite(count) or count < 1 or count != int(count):
             raise UsageError(
                 f"--parameters {count:g}: a model has a whole number of parameters, such as 25e6"

@@ -258,6 +258,23 @@ def test_what_is_vetoed_isnt_ranked(predicting: Predicting, needs: Needs, ids: s
     assert len(advice.vetoed) + len(advice.ranked) == found
 
 
+def test_a_what_if_that_cant_be_predicted_is_left_out(
+    predicting: Predicting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicting({})
+    own, known = plan(), advisor.predict
+
+    def predict(strategy: Strategy, situation: Situation) -> Prediction:
+        if situation.workers > own.workers:
+            raise Refused("so many were never seen")
+        return known(strategy, situation)
+
+    monkeypatch.setattr(advisor, "predict", predict)
+    advice = advise(own)
+    assert advice.best is not None
+    assert [each.words.partition(" ")[0] for each in advice.what_ifs] == ["the", "the"]
+
+
 def test_a_model_that_doesnt_fit_gets_a_technique_that_fast_doesnt_have(predicting: Predicting) -> None:
     predicting({})
     advice = advise(plan(needs=Needs(memory_bytes=100e6)))

@@ -197,6 +197,7 @@ def test_beyond_a_crossover_the_other_one_is_cheaper(
 def test_two_members_never_leave_the_exchange() -> None:
     assert crossover("exchange", "direct", 2) == crossover("doubling", "ring", 2) == math.inf
     assert crossover("ring", "rabenseifner", 8) == 0.0, "the same bytes in fewer hops"
+    assert crossover_bytes("ring", "rabenseifner", 8, Link(1.0, math.inf)) == 0.0
 
 
 def test_lower_bounds() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -221,6 +222,23 @@ def test_lock_step_does_not_see_the_time(call: str, straggler: str | None, sprea
 def test_what_does_not_go_in_lock_step_sees_it() -> None:
     case = situations.Case("x", 3, 4, 1.0, "1e6,0.001s", "4x", None)
     assert not trainings.is_lock_step("downpour") and not trainings.verify(case, "downpour", 1.0)
+
+
+def test_who_is_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(situations.the_task()), "target", 0.6)
+    case = situations.Case("0/7", 3, 4, 1.0, "1e7,0.001s", "4x", None)
+    offers = tuple(answers.Offer(call, 0.02) for call in ("gossip(p=0.5)", "torus"))
+
+    def found(best: float, key: str = "0/7") -> object:
+        question = answers.Question(replace(case, key=key), offers, {"torus": 0.25}, {})
+        return answers._trained_here(question, offers[1], best)
+
+    reached, score = trainings.trained(trainings.Training("torus", 4, 3, 0.25, case=case))
+    assert reached is not None and score >= situations.the_task().target
+    took = (reached.at_s + reached.apart * trainings.mean_s(case), reached.samples)
+    assert found(math.inf) == found(reached.at_s) == took
+    assert found(0.99 * reached.at_s) is None, "it isn't the first choice, and somebody was earlier"
+    assert found(0.7 * reached.at_s, "1/7") == took, "where numbers are fitted it counts how late it is"
 
 
 def test_the_fit_finds_what_was_put_in() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from fast.lab.planner.checking import Checked, Trained
 from fast.lab.planner.prediction import Prediction
 from fast.lab.planner.situation import Needs, Situation
 from fast.lab.sizes import Sizes
+from fast.strategies.catalogue import catalogue
 
 USUAL = {"parameters": 1e5, "step": "5ms", "workers": 8, "network": "1gbit"}
 
@@ -108,12 +110,27 @@ def test_what_is_ruled_out_is_told_with_its_reason(capsys: pytest.CaptureFixture
 
 
 def test_a_model_that_must_be_cut_is_told_what_to_use_instead(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan_command(parameters=1e9, step="1s", workers=4, network="10gbit", memory="4GB") == 0
-    said = flat(capsys.readouterr().out)
+    cut: dict[str, Any] = {"parameters": 1e9, "step": "1s", "workers": 4, "network": "wan", "memory": "4GB"}
+    assert plan_command(**cut) == 0
+    printed = capsys.readouterr()
+    said = flat(printed.out)
     assert said.count("Model parallelism, because the model doesn't fit one worker") == 1
     assert "Weights and gradient need 8 GB" in said and "a worker has 4 GB" in said
     assert "FAST trains data-parallel only" in said and "fully_shard" in said
-    assert "fast run" not in said
+    assert "fast run" not in said and printed.err == ""
+    for more in ({"simulate": True}, {"picture": "a.svg"}):
+        plan_command(**cut, **more)
+        assert "nothing to simulate or to draw" in capsys.readouterr().err
+    assert not Path("a.svg").exists()
+
+
+@pytest.mark.parametrize(
+    "needs", [{}, {"straggler": "4x"}, {"not_iid": True}, {"memory": "1MB"}, {"hostile": 2}]
+)
+def test_every_preset_is_told_of(needs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    plan_command(**USUAL, **needs)
+    names = re.findall(r"\w+", capsys.readouterr().out)
+    assert set(catalogue()) <= set(names), set(catalogue()) - set(names)
 
 
 def test_a_disagreement_is_said(advice: Advice) -> None:
@@ -208,6 +225,8 @@ GOOD = ["--parameters", "1e5", *HOW]
         ([*GOOD, "--workers", "0"], "from 2 workers on"),
         ([*GOOD, "--workers", "-4"], "from 2 workers on"),
         ([*GOOD, "--workers", "many"], "--workers"),
+        ([*GOOD, "--workers", "1000000000"], "predictions end at"),
+        ([*GOOD, "--parameters", "1e19"], "more than torch can count"),
         ([*GOOD, "--step", "0s"], "a step of 0 s"),
         ([*GOOD, "--step", "-1s"], "not a duration"),
         ([*GOOD, "--step", "5gbit"], "not a duration"),
@@ -223,13 +242,14 @@ GOOD = ["--parameters", "1e5", *HOW]
         ([*GOOD, "--tuning", "high"], "normal or low"),
         ([*GOOD, "--spread", "-1"], "a spread of -1.0 can't be"),
         ([*GOOD, "--speeds", "0"], "can't be"),
+        ([*GOOD, "--speeds", "0-8:0.5"], "there is no worker 8"),
         ([*GOOD, "--straggler", "fast"], "no straggler"),
         ([*GOOD, "--cluster", "nowhere.toml"], "can't be read"),
         ([*GOOD, "--json", "nowhere/a.json"], "no folder"),
         ([*GOOD, "--picture", "a.png"], "SVG"),
         ([*GOOD, "--picture", "nowhere/a.svg"], "can't write there"),
         ([*GOOD, "--reproducible", "--unreliable"], "contradiction"),
-        ([*GOOD, "--memory", "500kB", "--not-iid"], "contradicts that"),
+        ([*GOOD, "--memory", "500kB", "--tuning", "low"], "contradicts that"),
         ([*GOOD, "--memory", "500kB", "--unreliable"], "contradicts that"),
         ([*GOOD, "--memory", "500kB", "--hostile", "1"], "contradicts that"),
         (["nowhere.py:Net", *HOW], "no file nowhere.py"),

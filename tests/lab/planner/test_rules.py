@@ -11,7 +11,7 @@ from fast.lab import Simulated
 from fast.lab.planner.advisor import option_of
 from fast.lab.planner.candidates import LIKE
 from fast.lab.planner.facts import facts_of
-from fast.lab.planner.rules import LARGE_RHO, RULES, SMALL_RHO, matches
+from fast.lab.planner.rules import RULES, matches
 from fast.lab.planner.situation import Needs, Situation
 from fast.lab.planner.techniques import TECHNIQUES
 from fast.lab.planner.vetoes import VETOES, veto_of
@@ -141,7 +141,7 @@ def test_a_latency_that_nobody_notices_decides_nothing() -> None:
     assert rules_of(plan(1e4, "10s", 16, "wan"))[0] == "R1"
 
 
-@pytest.mark.parametrize("rho", [SMALL_RHO, LARGE_RHO])
+@pytest.mark.parametrize("rho", [0.2, 2.0])
 def test_rules_change_at_their_thresholds(rho: float) -> None:
     """The step is chosen so that the exchange is just below and just above so many times as long."""
     below, above = (
@@ -150,6 +150,11 @@ def test_rules_change_at_their_thresholds(rho: float) -> None:
     )
     order = ["R1", "R4", "R5"]
     assert order.index(rules_of(above)[0]) == order.index(rules_of(below)[0]) + 1
+
+
+@pytest.mark.parametrize(("factor", "rule"), [(1.29, "R1"), (1.31, "R3")])
+def test_how_late_a_worker_may_be(factor: float, rule: str) -> None:
+    assert rules_of(plan(**FAST, straggler=f"{factor}x"))[0] == rule
 
 
 def test_a_master_is_the_bottleneck_when_all_models_take_longer_than_a_step() -> None:

@@ -72,6 +72,37 @@ def test_slow_machines_are_measured_against_the_median(words: dict[str, str], al
     assert situation(**words).straggling.always == pytest.approx(always)
 
 
+@pytest.mark.parametrize(
+    ("workers", "words", "always", "step_s"),
+    [
+        (2, {"straggler": "4x"}, 4.0, 0.02),
+        (2, {"speeds": "1,0.625"}, 1.6, 0.02),
+        (4, {"speeds": "0-1:0.5,2-3:0.25"}, 2.0, 0.04),
+        (4, {"speeds": "0-3:0.25"}, 1.0, 0.08),
+        (4, {"speeds": "0-2:4,3:1", "step": "1s"}, 4.0, 0.25),
+    ],
+)
+def test_a_step_is_that_of_the_worker_in_the_middle(
+    workers: int, words: dict[str, str], always: float, step_s: float
+) -> None:
+    """Of two the faster one: half of the workers are no exception."""
+    plan = situation(workers, **words)
+    assert (plan.straggling.always, plan.step_s) == pytest.approx((always, step_s))
+
+
+def test_workers_with_a_time_or_a_pace_of_their_own() -> None:
+    sizes, text = Sizes.of_parameters(WHOLE), "schema = 1\n[compute]\n"
+    own = Situation(sizes, 3, read_cluster(text + 'workers = { 0 = "1s", 1 = "1s", 2 = "3s" }\n'))
+    assert (own.straggling.always, own.step_s) == pytest.approx((3.0, 1.0))
+    paced = 'step = "10ms"\npace = "40ms"\nspeeds = "0-1:0.5"\n'
+    even = Situation(sizes, 3, read_cluster(text + paced))
+    late = Situation(sizes, 3, read_cluster(text + paced + 'straggler = "2x"\n'))
+    for plan, always in ((even, 1.0), (late, 2.0)):
+        seen = sorted(plan.compute.duration_ns(worker, 3, 0, 0) / 1e9 for worker in range(3))
+        assert seen == pytest.approx([0.04, 0.04, 0.04 * always])
+        assert (plan.straggling.always, plan.step_s) == pytest.approx((always, 0.04))
+
+
 @pytest.mark.parametrize("words", [{"straggler": "5x@0.1"}, {"straggler": "3x@0.02"}])
 def test_stragglers_at_times_cost_what_rounds_of_the_simulator_cost(words: dict[str, str]) -> None:
     planned = situation(16, **words)
@@ -93,6 +124,10 @@ def test_the_way_between_two_hosts_is_as_slow_as_its_slowest_part() -> None:
     sizes = Sizes.of_parameters(WHOLE)
     racks = Situation(sizes, 8, read_cluster(RACKS))
     assert racks.rate_bytes_per_s == 200e6 / 8 and racks.latency_s == pytest.approx(1.105e-3)
+    lonely = RACKS.replace("from = 0\nto = 3", "from = 0\nto = 7")
+    assert Situation(sizes, 8, read_cluster(lonely)).rate_bytes_per_s == 200e6 / 8, "one link is no other"
+    around = 'schema = 1\n[network]\nprofile = "1gbit"\nhosts = [0, 1, 1, 0]\n'
+    assert Situation(sizes, 4, read_cluster(around)).rate_bytes_per_s == 125e6, "and so does a host of two"
     wifi = situation(network="wifi")
     assert wifi.rate_bytes_per_s == 2.5e6 and wifi.latency_s == pytest.approx(5.1e-3)
 
@@ -133,12 +168,6 @@ def test_fewer_than_no_workers_are_refused() -> None:
         situation().with_workers(times=0)
 
 
-@pytest.mark.parametrize("text", [RACKS, "schema = 1\n[compute]\nstep = '1ms'\n"])
-def test_the_words_for_the_simulator_are_the_same_machines(text: str) -> None:
-    plan = Situation(Sizes.of_parameters(WHOLE), 4, read_cluster(text))
-    assert plan.world().model() == plan.cluster() == read_cluster(text)
-
-
 # Memory
 
 
@@ -172,9 +201,23 @@ def test_a_plan_needs_two_workers(workers: int) -> None:
         situation(workers)
 
 
-def test_a_step_takes_time() -> None:
+def test_nobody_waits_for_a_million_workers() -> None:
+    with pytest.raises(UsageError, match="a plan for 1,000,000,000 workers: predictions end at 30,000"):
+        situation(10**9)
+
+
+@pytest.mark.parametrize("step", ["0s", "0.1ns", "1e-300s"])
+def test_a_step_takes_time(step: str) -> None:
     with pytest.raises(UsageError, match="a step of 0 s"):
-        situation(step="0s")
+        situation(step=step)
+
+
+@pytest.mark.parametrize(
+    "words", [{"straggler": "1e300x"}, {"straggler": "1e300x@0.1"}, {"network": "1e-300,1ms"}]
+)
+def test_nobody_waits_for_ever(words: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="a plan reckons with at most 1e\\+09 s"):
+        situation(**words)
 
 
 def test_machines_of_another_kind_are_refused() -> None:
@@ -215,7 +258,7 @@ def test_hostile_workers_need_enough_others(hostile: int, more: int) -> None:
 @pytest.mark.parametrize(
     ("needs", "why"),
     [
-        ({"iid": False}, "every sample passes all machines"),
+        ({"tuning": "low"}, "has to be searched for"),
         ({"hostile": 1}, "nobody else has the part"),
         ({"unreliable": True}, "goes with every machine"),
     ],
@@ -225,6 +268,12 @@ def test_a_model_that_must_be_cut_contradicts_some_needs(needs: dict[str, object
     assert situation(needs=fitting).fits
     with pytest.raises(UsageError, match=why):
         situation(needs=Needs(memory_bytes=1e6, **needs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("needs", [{"iid": False}, {"small_data": True}, {"reproducible": True}])
+def test_a_model_that_must_be_cut_may_have_other_needs(needs: dict[str, object]) -> None:
+    """By the table model parallelism needs no large and balanced data, and is trivial to reproduce."""
+    assert not situation(needs=Needs(memory_bytes=1e6, **needs)).fits  # type: ignore[arg-type]
 
 
 # Measuring
@@ -247,6 +296,9 @@ def huge():
 
 def number():
     return 3
+
+def lazy():
+    return nn.LazyLinear(3)
 
 frozen = nn.Linear(2, 2).requires_grad_(False)
 """
@@ -282,6 +334,8 @@ def test_a_task_is_measured() -> None:
         ("{models}:Wide", None, "can't be built without arguments"),
         ("{models}:number", None, "makes int"),
         ("{models}:frozen", None, "no parameters to train"),
+        ("{models}:lazy", None, "whose size nobody knows"),
+        (None, 1e19, "more than torch can count"),
         ("nowhere.py:Net", None, "no file nowhere.py"),
     ],
 )

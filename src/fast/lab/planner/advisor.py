@@ -8,6 +8,7 @@ why. Where the prediction comes to another end, the advice says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from fast.errors import UsageError
@@ -198,12 +199,15 @@ def _times(factor: float) -> str:
 
 def _what_ifs(advice: Advice, on_progress: OnProgress) -> list[WhatIf]:
     plan = advice.situation
-    others = (
-        (f"the network {1 / SLOWER:g} times slower", plan.with_network(faster=SLOWER)),
-        (f"the network {FASTER:g} times faster", plan.with_network(faster=FASTER)),
-        (f"{plan.workers * MORE:,} workers", plan.with_workers(times=MORE)),
+    others: tuple[tuple[str, Callable[[], Situation]], ...] = (
+        (f"the network {1 / SLOWER:g} times slower", lambda: plan.with_network(faster=SLOWER)),
+        (f"the network {FASTER:g} times faster", lambda: plan.with_network(faster=FASTER)),
+        (f"{plan.workers * MORE:,} workers", lambda: plan.with_workers(times=MORE)),
     )
-    found = (_what_if(advice, words, situation, on_progress) for words, situation in others)
+    found = []
+    for words, make in others:
+        with suppress(UsageError):  # it can't be, or nothing is known of it: no reason to lose the plan itself
+            found.append(_what_if(advice, words, make(), on_progress))
     return [each for each in found if each is not None]
 
 

@@ -20,7 +20,7 @@ class Facts:
     moving_s: float
     """Of a full exchange by that pattern: Langer et al.'s lower bound, without any latency."""
     hops_s: float
-    """L log2 P: what letters are on the way at least, whatever they carry (Ben-Nun and Hoefler)."""
+    """L ⌈log2 P⌉: what letters are on the way at least, whatever they carry (Ben-Nun and Hoefler, in whole hops)."""
     transmit_s: float
     """The model over one link, once."""
     master_s: float

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fast.adapters.parameters import widest
 from fast.core import Task
@@ -36,6 +37,11 @@ def sizes_of_module(name: str, module: nn.Module) -> Sizes:
     trained = [(each, p) for each, p in module.named_parameters() if p.requires_grad]
     if not trained:
         raise UsageError(f"{name} has no parameters to train, so there is nothing to exchange")
+    if any(is_lazy(p) for _, p in trained):
+        raise UsageError(
+            f"{name} has parameters whose size nobody knows before it has seen data. Say --parameters, or give a "
+            "function that returns the model after a first batch."
+        )
     return Sizes(name, Layout.of([(each, p.shape) for each, p in trained], widest([p for _, p in trained])))
 
 

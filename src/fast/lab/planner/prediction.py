@@ -9,9 +9,10 @@ steps isn't counted, and what is counted are whole periods.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 from fast.adapters.sizes import no_values
 from fast.core import Strategy
 from fast.errors import UsageError
-from fast.lab.crew import only_new_garbage
 from fast.lab.planner.rhythm import Watch, together
 from fast.lab.planner.situation import Situation
 from fast.lab.tally import Tally
@@ -38,15 +38,11 @@ _EVENTS, _EVENTS_EACH, _EVENTS_MOST = 20_000, 60, 60_000
 _TOO_MANY = 60_000
 """Where two steps take more than so many, nothing is predicted."""
 _FEW = 16
-"""So many workers are always simulated as they are, and leave no garbage to speak of."""
+"""So many workers are always simulated as they are."""
 
 
 class Refused(UsageError):
     """What a strategy does in this situation can't be seen from sizes, or can't be at all."""
-
-    @property
-    def reason(self) -> str:
-        return str(self)
 
 
 @dataclass(frozen=True)
@@ -132,6 +128,11 @@ class _Seen(Exception):
 
 def _watched(strategy: Strategy, situation: Situation, workers: int, events: int, seed: int) -> Watch:
     """A simulation of so many workers, until its rhythm is known or so many events have happened."""
+    with _refusing(strategy), _tidying_up():
+        return _seen_of(strategy, situation, workers, events, seed)
+
+
+def _seen_of(strategy: Strategy, situation: Situation, workers: int, events: int, seed: int) -> Watch:
     tally = Tally(workers)
     least = _least(situation.compute)
     watch = Watch(workers, tally, max(BEATS, least))
@@ -144,14 +145,12 @@ def _watched(strategy: Strategy, situation: Situation, workers: int, events: int
         elif happened > events or watch.knows(1 if happened > _LONG else least):
             raise _Seen
 
-    with _refusing(strategy):
-        simulation = _simulation(strategy, situation, workers, seed, tally, watch)
-        with only_new_garbage() if workers > _FEW else nullcontext():
-            try:
-                simulation.run(after_event=look)
-            except _Seen:
-                watch.close()
-                return watch
+    simulation = _simulation(strategy, situation, workers, seed, tally, watch)
+    try:
+        simulation.run(after_event=look)
+    except _Seen:
+        watch.close()
+        return watch
     raise AssertionError("workers whose batches never end have left")
 
 
@@ -186,6 +185,22 @@ def _simulation(
         observers=[watch, tally],
         seed_torch=False,
     )
+
+
+@contextmanager
+def _tidying_up() -> Iterator[None]:
+    """Garbage is looked for at the end, and only in what has come since the beginning: to look at torch and all else
+    that was there before takes as long as some of these simulations do."""
+    enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -139,12 +139,16 @@ def _always(situation: Situation, facts: Facts) -> bool:
 
 def _rho(facts: Facts) -> str:
     return (
-        f"a full exchange takes {_ms(facts.exchange_s)} at best, {facts.rho:.2g} times the {_ms(facts.step_s)} "
-        "of computing a step"
+        f"a full exchange takes {short_time(facts.exchange_s)} at best, {facts.rho:.2g} times the "
+        f"{short_time(facts.step_s)} of computing a step"
     )
 
 
-def _ms(seconds: float) -> str:
+def short_time(seconds: float) -> str:
+    """
+    >>> short_time(12.345), short_time(0.2), short_time(0.0123)
+    ('12.3 s', '200 ms', '12.3 ms')
+    """
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
@@ -164,8 +168,8 @@ def _says_unreliable(situation: Situation, facts: Facts) -> str:
 
 def _says_latent(situation: Situation, facts: Facts) -> str:
     return (
-        f"letters are on the way for {_ms(facts.hops_s)} in the hops of a round, and their bytes take only "
-        f"{_ms(facts.transmit_s)}: fewer messages count, not fewer bytes"
+        f"letters are on the way for {short_time(facts.hops_s)} in the hops of a round, and their bytes take only "
+        f"{short_time(facts.transmit_s)}: fewer messages count, not fewer bytes"
     )
 
 
@@ -197,8 +201,8 @@ def _says_slow(situation: Situation, facts: Facts) -> str:
 
 def _says_master(situation: Situation, facts: Facts) -> str:
     return (
-        f"the models of {situation.workers} workers keep the link of one server busy for {_ms(facts.master_s)} a step: "
-        "use many shards, a tree, or no server"
+        f"the models of {situation.workers} workers keep the link of one server busy for "
+        f"{short_time(facts.master_s)} a step: use many shards, a tree, or no server"
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from fast.errors import UsageError
 from fast.lab.planner.needs import Needs
-from fast.lab.planner.straggling import Straggling, straggling_of
+from fast.lab.planner.straggling import Straggling, straggling_of, usual_step_s
 from fast.lab.settings import Simulated
 from fast.lab.sizes import Sizes
-from fast.sim.cluster import Cluster, Compute, Network, Speed, to_toml
+from fast.sim.cluster import Cluster, Compute, Network, Speed
+from fast.sim.cluster.units import LONGEST_S
 
 __all__ = ["COMPUTING_COPIES", "OPTIMIZER_COPIES", "Needs", "Situation"]
 
@@ -20,6 +21,10 @@ COMPUTING_COPIES = 2
 """Weights and their gradient: without these a worker computes nothing. Activations come on top."""
 OPTIMIZER_COPIES = 2
 """The two moments of Adam; momentum alone would be one."""
+SHORTEST_S = 1e-9
+"""What the simulator's clock can tell from nothing."""
+MOST_WORKERS = 30_000
+"""Two steps of more than these are more events than a prediction looks at, so none of them is even built."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,17 @@ class Situation:
             raise UsageError(
                 f"a plan for {self.workers} workers: there is something to plan from 2 workers on"
             )
+        if self.workers > MOST_WORKERS:
+            raise UsageError(
+                f"a plan for {self.workers:,} workers: predictions end at {MOST_WORKERS:,}; plan for fewer of them"
+            )
         if not isinstance(self.machines.compute, Compute):
             raise UsageError(f"a plan needs a Compute, not {type(self.machines.compute).__name__}")
-        if not self.step_s > 0:
+        if self.step_s < SHORTEST_S:
             raise UsageError(
                 "a step of 0 s leaves nothing to compare with; give how long a gradient takes: 0.2s"
             )
+        self._check_longest()
         self._check_hostile()
         self._check_memory()
 
@@ -66,10 +76,10 @@ class Situation:
         assert isinstance(self.machines.compute, Compute)
         return self.machines.compute
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         """How long a usual worker computes a gradient, in the mean."""
-        return self.compute.mean_s
+        return usual_step_s(self.compute, self.workers)
 
     @property
     def network(self) -> Network:
@@ -87,8 +97,11 @@ class Situation:
 
     @cached_property
     def _far(self) -> Network:
-        """The way from the first worker to the last: the longest, where hosts or racks differ."""
-        return self.network.placed(self.workers).between(0, self.workers - 1)
+        """The slowest way from the first worker to another, where hosts or racks differ. Links that a pair has to
+        itself say nothing of the others."""
+        network = replace(self.network.placed(self.workers), links={})
+        ways = (network.between(0, other) for other in range(1, self.workers))
+        return min(ways, key=lambda way: (min(way.rate_bytes_per_s, way.receives), -way.latency_s))
 
     @cached_property
     def straggling(self) -> Straggling:
@@ -97,10 +110,6 @@ class Situation:
 
     def cluster(self) -> Cluster:
         return self.machines
-
-    def world(self) -> Simulated:
-        """The same machines for what takes them as text."""
-        return Simulated(cluster=to_toml(self.machines))
 
     # The model
 
@@ -130,11 +139,20 @@ class Situation:
         return replace(self, machines=replace(self.machines, network=_faster(self.network, faster)))
 
     def with_workers(self, *, times: int) -> Situation:
-        """Each worker becomes so many of the same speed."""
+        """Each worker becomes so many of the same speed; a straggler stays the only one."""
         machines = replace(self.machines, compute=_repeated(self.compute, times))
         return replace(self, workers=self.workers * times, machines=machines)
 
     # Checks
+
+    def _check_longest(self) -> None:
+        sending_s = self.model_bytes / self.rate_bytes_per_s
+        longest_s = max(self.step_s * self.straggling.worst, sending_s)
+        if not longest_s <= LONGEST_S:
+            raise UsageError(
+                f"{longest_s:.3g} s for a step, or for the model over one link: a plan reckons with at most "
+                f"{LONGEST_S:g} s, which is thirty years"
+            )
 
     def _check_hostile(self) -> None:
         hostile = self.needs.hostile
@@ -149,7 +167,7 @@ class Situation:
             return
         needs = self.needs
         clash = (
-            (not needs.iid, "data that stays unlike from worker to worker", "every sample passes all machines"),
+            (needs.tuning == "low", "a low budget for tuning", "how to cut it has to be searched for"),
             (needs.hostile > 0, "hostile workers", "nobody else has the part of a hostile one to compare it with"),
             (needs.unreliable, "unreliable machines", "a part of the model goes with every machine that goes"),
         )  # fmt: skip

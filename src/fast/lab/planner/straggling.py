@@ -1,10 +1,11 @@
-"""How far the slowest worker is behind: always (a slower machine), or at times (a busy one)."""
+"""How long a usual worker's step takes, and how far the slowest one is behind: always (a slower machine), or at times
+(a busy one)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist, mean, median
+from statistics import NormalDist, mean, median_low
 
 from fast.sim.cluster import Compute
 
@@ -25,24 +26,33 @@ class Straggling:
 
 def straggling_of(compute: Compute, workers: int) -> Straggling:
     """Of so many workers with this model of computing."""
-    return Straggling(_always(compute, workers), _spread(compute, workers) * _sporadic(compute, workers))
+    steps_s = _steps_s(compute, workers)
+    usual_s = median_low(steps_s)
+    always = max(steps_s) / usual_s if usual_s else 1.0
+    return Straggling(always, _spread(compute, workers) * _sporadic(compute, workers))
 
 
-def _always(compute: Compute, workers: int) -> float:
-    usual = [_usual_s(compute, worker) for worker in range(workers)]
+def usual_step_s(compute: Compute, workers: int) -> float:
+    """Of the worker in the middle (of two the faster one), in the mean, but for the times when it is slowed down."""
+    return median_low(_steps_s(compute, workers))
+
+
+def _steps_s(compute: Compute, workers: int) -> list[float]:
+    """Of each worker in the mean, but for the times when it is slowed down."""
     straggler = compute.straggler
-    if straggler is not None and straggler.share is None:
-        usual[-1] *= straggler.factor
-    middle = median(usual)
-    return max(1.0, max(usual) / middle) if middle else 1.0
+    slowed = straggler.factor if straggler is not None and straggler.share is None else 1.0
+    factors = [*[1.0] * (workers - 1), slowed]
+    return [_step_s(compute, worker, factor) for worker, factor in enumerate(factors)]
 
 
-def _usual_s(compute: Compute, worker: int) -> float:
+def _step_s(compute: Compute, worker: int, factor: float) -> float:
+    """A worker that keeps a pace rests until it is over, however fast it computes."""
     if compute.trace:
         step_s = mean(compute.trace[worker % len(compute.trace)])
     else:
         step_s = compute.workers_s.get(worker, compute.step_s)
-    return step_s / compute.speed(worker)
+    step_s *= math.exp(compute.spread**2 / 2) / compute.speed(worker)
+    return step_s * factor if compute.pace_s is None else max(step_s, compute.pace_s * factor)
 
 
 def _spread(compute: Compute, workers: int) -> float:

@@ -39,9 +39,13 @@ class Record:
             raise UsageError(
                 f"{path} is there already. Go on with it by --resume {path}, or choose another --name."
             )
-        with _writing(path):
+        try:
             path.mkdir(parents=True)
             record = Record(path, open_alone(path / TRIALS), wanted, {})
+        except OSError as error:
+            raise UsageError(
+                f"{path} can't be made: {error.strerror}. Give another folder: --runs."
+            ) from error
         record._write(wanted)
         return record
 

@@ -156,7 +156,7 @@ def _space(plan: Plan, strategy: Strategy, turned: Sequence[Turned], rates: Sequ
     asked = repr(strategy)
     given = arguments_of(asked)
     knobs = {
-        name: [given[name], *map(repr, values)]
+        name: list(dict.fromkeys([given[name], *map(repr, values)]))
         for name, values in knobs_for(strategy, plan.settings.workers).items()
     }
     wanted = [each for each in turned if each.means(asked)]

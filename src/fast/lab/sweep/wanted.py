@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from fast.errors import UsageError
 from fast.lab.plan import Plan
 from fast.lab.settings import Settings, Simulated
+from fast.lab.surroundings import versions
 from fast.lab.sweep.searching import check_search
 from fast.lab.sweep.space import Space, grid, parse_knob, spaces_of
 from fast.lab.tuning import RATES, Setting
@@ -22,8 +24,10 @@ class Wanted(msgspec.Struct, frozen=True):
     spaces: list[Space]
     search: int = 0
     """Trials of each strategy in a search; 0 for the whole grid."""
-    schema: int = 1
-    kind: str = "sweep"
+    versions: dict[str, str] = {}
+    """Of what its trials were made with."""
+    schema: Literal[1] = 1
+    kind: Literal["sweep"] = "sweep"
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Sweep:
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(self.plan.settings, list(self.spaces), self.search)
+        return Wanted(self.plan.settings, list(self.spaces), self.search, versions())
 
     @property
     def seed(self) -> int:

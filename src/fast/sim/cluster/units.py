@@ -12,6 +12,8 @@ from fast.errors import UsageError
 
 NS_PER_S = 1_000_000_000
 UNLIMITED = "unlimited"
+LONGEST_S = 1e9
+"""Thirty years: what is longer is a slip, and nanoseconds of it would fill a float's digits."""
 _PREFIXES = (("", "1"), ("k", "1e3"), ("m", "1e6"), ("g", "1e9"))
 _SECONDS: Mapping[str, Decimal] = MappingProxyType(
     {
@@ -51,7 +53,10 @@ def parse_seconds(text: str) -> float:
     """
     if text.strip() == "0":
         return 0.0
-    return _quantity(text, _SECONDS, "a duration with its unit", "20ms, 1.5s or 100us")
+    seconds = _quantity(text, _SECONDS, "a duration with its unit", "20ms, 1.5s or 100us")
+    if seconds > LONGEST_S:
+        raise UsageError(f"{text!r} is longer than {LONGEST_S:g} s, which is the most")
+    return seconds
 
 
 def parse_rate(text: str) -> float:
