@@ -1,25 +1,28 @@
 """How far the simulator is from the truth: the same trainings for real and simulated, cell by cell.
 
-Before the cells of a model the machine is calibrated as `fast calibrate` does it, with the workers' numbers and the
-model's size that the cells have; nothing is fitted to the cells. What a sleep takes longer than told is added to the
-pace. A repetition of every cell comes after another; each real run is simulated with its own seed and with the
-calibration of its repetition, because the machine's weather changes, and medians are taken of both. A real run waits
-a few seconds for the machine to be as fast as it was when it was calibrated.
+Before the cells of a model and a number of workers the machine is calibrated as `fast calibrate` does it, with the
+model's size and the workers that the cells have; nothing is fitted to the cells. What a sleep takes longer than told is
+added to the pace. A repetition of every cell comes after another; each real run is simulated with its own seed and with
+the calibration that was made shortly before it, because the machine's weather changes, and medians are taken of both. A
+real run is made again if the machine is not as fast before and after it as it was when it was calibrated.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import math
+import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +33,8 @@ from fast.core import Task
 from fast.engine import LocalEngine
 from fast.lab import Budget, Run, load_task, simulate_task, train_task
 from fast.lab.calibration import QUICK, Effort, cluster_of, load_of_others, measure
-from fast.lab.measures import one_thread
 from fast.lab.recording import COMPUTE
+from fast.lab.surroundings import cores
 from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute, parse_straggler
 from fast.sim.cluster import read_cluster, to_toml
@@ -53,8 +56,9 @@ MEDIAN_LIMIT, WORST_LIMIT, OUTSIDE_LIMIT = 0.10, 0.30, 0.25
 OUTSIDE_SHARE = 0.4
 QUIET_CORES = 0.2
 """So much may something else use of this machine when a real run begins."""
-MOOD, MOOD_STEPS, MOOD_TRIES = 0.15, 50, 12
-"""So far from what it was may a step's time be then; over how many steps; how often to look."""
+MOOD, MOOD_S, MOOD_TRIES = 0.15, 0.3, 4
+"""So far from what it was may the time of a gradient be around a run; how long that is looked at; how many runs at most
+are made until it is so."""
 
 
 # The tasks: data is noise, because only time is looked at
@@ -131,6 +135,11 @@ class Cell:
         return f"{self.model}, {self.workers} workers{slow}, {self.where}"
 
     @property
+    def ground(self) -> str:
+        """What is calibrated together, shortly before it runs."""
+        return f"{self.model}, {self.workers} workers"
+
+    @property
     def pace_s(self) -> float | None:
         return PACES_S[self.model][self.workers]
 
@@ -180,7 +189,8 @@ class Ground(Protocol):
 
     name: str
 
-    def calibrate(self, model: str, workers: Sequence[int], effort: Effort) -> None: ...
+    def calibrate(self, cell: Cell, effort: Effort) -> None:
+        """For this cell's model and number of workers."""
 
     def train(self, cell: Cell, seed: int) -> Run: ...
 
@@ -196,17 +206,17 @@ class ThisHost:
     def __init__(self, engine: LocalEngine, known: dict[str, list[dict[str, Any]]] | None = None) -> None:
         self._engine = engine
         self.found: dict[str, list[dict[str, Any]]] = known or {}
-        """By model, of each repetition: the cluster file and by how much a sleep is longer than told."""
+        """By model and workers, of each repetition: the cluster file and by how much a sleep is longer than told."""
 
-    def calibrate(self, model: str, workers: Sequence[int], effort: Effort) -> None:
+    def calibrate(self, cell: Cell, effort: Effort) -> None:
         measured = measure(
-            TASKS[model], workers=workers, effort=effort, engine=self._engine, tell=harness.note
+            TASKS[cell.model], workers=(cell.workers,), effort=effort, engine=self._engine, tell=harness.note
         )
         found = {
             "cluster": to_toml(cluster_of(measured)),
             "oversleeping_s": measured.oversleeping.median_s,
         }
-        self.found.setdefault(model, []).append(found)
+        self.found.setdefault(cell.ground, []).append(found)
         harness.note(found["cluster"])
 
     def train(self, cell: Cell, seed: int) -> Run:
@@ -222,7 +232,7 @@ class ThisHost:
         )
 
     def cluster(self, cell: Cell, repetition: int) -> Cluster:
-        found = self.found[cell.model][repetition]
+        found = self.found[cell.ground][repetition]
         usual = read_cluster(found["cluster"])
         assert isinstance(usual.compute, Compute)
         straggler = None if cell.straggler is None else parse_straggler(cell.straggler)
@@ -242,56 +252,103 @@ def simulated(cell: Cell, cluster: Cluster, seed: int) -> Time:
     return time_of(run)
 
 
+def simulations(
+    grounds: Mapping[str, Ground], times: Mapping[Cell, Sequence[Time]]
+) -> dict[Cell, list[Time]]:
+    """Of every real run, several at a time: simulated time doesn't mind."""
+    runs = [(cell, seed) for cell, each in times.items() for seed in range(len(each))]
+    clusters = [grounds[cell.where].cluster(cell, seed) for cell, seed in runs]
+    spawn, found = multiprocessing.get_context("spawn"), {cell: list[Time]() for cell in times}
+    with ProcessPoolExecutor(cores(), spawn, torch.set_num_threads, (1,)) as pool:
+        cells, seeds = zip(*runs, strict=True)
+        for cell, model in zip(cells, pool.map(simulated, cells, clusters, seeds), strict=True):
+            found[cell].append(model)
+    return found
+
+
 def measured(
     cells: Sequence[Cell], grounds: dict[str, Ground], repetitions: int, effort: Effort
 ) -> dict[Cell, list[Time]]:
     """All cells once, and then all of them again: what disturbs the machine for a minute hits each of them once."""
     times: dict[Cell, list[Time]] = {cell: [] for cell in cells}
-    for repetition in range(repetitions):
-        for (where, model), group in itertools.groupby(cells, key=lambda cell: (cell.where, cell.model)):
-            some = list(group)
-            wait_for_quiet()
-            grounds[where].calibrate(model, sorted({cell.workers for cell in some}), effort)
-            mood = Mood(model)
-            for cell in some:
+    with Mood() as mood:
+        for repetition in range(repetitions):
+            for where, group in itertools.groupby(cells, key=lambda cell: (cell.where, cell.ground)):
+                some = list(group)
                 wait_for_quiet()
-                mood.wait()
-                times[cell].append(time_of(grounds[where].train(cell, repetition)))
-                last = times[cell][-1]
-                harness.note(
-                    f"repetition {repetition + 1}: {cell.group}, {cell.strategy}: "
-                    f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
-                )
+                grounds[where[0]].calibrate(some[0], effort)
+                mood.keep(some[0].model)
+                for cell in some:
+                    wait_for_quiet()
+                    train = functools.partial(grounds[where[0]].train, cell, repetition)
+                    last = mood.steady(train)
+                    times[cell].append(last)
+                    harness.note(
+                        f"repetition {repetition + 1}: {cell.group}, {cell.strategy}: "
+                        f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
+                    )
     return times
 
 
 class Mood:
     """How fast this machine is at the moment. Whoever shares the hardware with a virtual one slows it down by half for
-    minutes, and nothing that runs here tells of it: so a real run begins when the machine is as it was calibrated."""
+    minutes, and nothing that runs here tells of it: so a real run counts if the machine is, before and after it, as
+    fast as it was after the calibration. That is asked with all cores computing, which is when it shows."""
 
-    def __init__(self, model: str) -> None:
-        task = load_task(TASKS[model])
-        self._task, self._model, self._batch = task, task.model(), task.batch(range(task.batch_size))
-        self._usual_s = self._step_s()
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pools = [ProcessPoolExecutor(1, spawn, torch.set_num_threads, (1,)) for _ in range(cores())]
+        self._model, self._usual_s = "", math.inf
 
-    def wait(self) -> None:
-        """For some seconds at most."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown()
+
+    def keep(self, model: str) -> None:
+        """It is to stay as it is now. The first look is only there to load what it needs."""
+        self._model = model
+        self._now_s()
+        self._usual_s = self._now_s()
+
+    def steady(self, train: Callable[[], Run]) -> Time:
+        """Of some tries the first one around which the machine was the same, else the one with the least change."""
+        tries: list[tuple[float, Time]] = []
         for _ in range(MOOD_TRIES):
-            if abs(self._step_s() / self._usual_s - 1) < MOOD:
-                return
-            time.sleep(0.5)
-        harness.note("the machine is not as fast as it was when it was calibrated")
+            before = self._change()
+            found = time_of(train())
+            tries.append((max(before, self._change()), found))
+            if tries[-1][0] < MOOD:
+                return found
+        change, found = min(tries, key=lambda each: each[0])
+        harness.note(f"the machine's speed was {100 * change:.0f} % off what it was when it was calibrated")
+        return found
 
-    def _step_s(self) -> float:
-        """A gradient after a short sleep, in the mean: computing varies less than waking up."""
-        with one_thread():
-            return statistics.fmean(self._timed() for _ in range(MOOD_STEPS))
+    def _change(self) -> float:
+        return abs(self._now_s() / self._usual_s - 1)
 
-    def _timed(self) -> float:
-        time.sleep(0.002)
+    def _now_s(self) -> float:
+        asked = [pool.submit(_computing_s, self._model) for pool in self._pools]
+        return statistics.fmean(each.result() for each in asked)
+
+
+def _computing_s(model: str) -> float:
+    """Of a gradient, while the other cores compute too."""
+    task, own, batch = _ready(model)
+    times = []
+    while sum(times) < MOOD_S:
         began = time.perf_counter()
-        self._task.loss(self._model, self._batch).backward()
-        return time.perf_counter() - began
+        task.loss(own, batch).backward()
+        times.append(time.perf_counter() - began)
+    return statistics.fmean(times)
+
+
+@functools.cache
+def _ready(model: str) -> tuple[Task, nn.Module, Any]:
+    task = load_task(TASKS[model])
+    return task, task.model(), task.batch(range(task.batch_size))
 
 
 def wait_for_quiet() -> None:
@@ -449,11 +506,8 @@ def main() -> None:
             times = measured(cells, grounds, asked.repetitions or repetitions, effort)
         else:
             times = {Cell(**row["cell"]): [Time(**each) for each in row["times"]] for row in before["rows"]}
-    rows = []
-    for cell, each in times.items():
-        ground = grounds[cell.where]
-        models = [simulated(cell, ground.cluster(cell, seed), seed) for seed in range(len(each))]
-        rows.append(row_of(cell, each, models))
+    models = simulations(grounds, times)
+    rows = [row_of(cell, each, models[cell]) for cell, each in times.items()]
     summary = summary_of(rows)
     show(rows, summary)
     if asked.json:

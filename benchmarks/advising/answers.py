@@ -83,10 +83,13 @@ def answered(question: Question) -> Found:
 
 
 def _trained_here(question: Question, offer: Offer, best: float) -> tuple[float, int] | None:
+    """Nobody is waited for that can't change the verdict: how late the first choice is counts, and who is earlier
+    than the best so far; for fitting, how many samples somebody needs."""
     case = question.case
-    epoch_s = offer.step_s * len(the_task().train()) / (case.workers * the_task().batch_size)
-    epochs = 1 + 1.1 * TOLERANCE * best / epoch_s
-    job = Training(offer.call, case.workers, case.seed, question.rates[offer.call], case=case, epochs=epochs)
+    patience = TOLERANCE if case.fitting or offer is question.offers[0] else 1.0
+    job = Training(
+        offer.call, case.workers, case.seed, question.rates[offer.call], case=case, by_s=patience * best
+    )
     reached, _ = trained(job)
     return None if reached is None else (reached.at_s + reached.apart * mean_s(case), reached.samples)
 

@@ -41,6 +41,11 @@ class Case:
     spread: float | None = None
     needs: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def fitting(self) -> bool:
+        """Whether it is one of those that numbers are fitted to."""
+        return self.key.startswith(f"{FITTING}/")
+
     def world(self) -> Simulated:
         return Simulated(network=self.network, step="20ms", straggler=self.straggler, spread=self.spread)
 

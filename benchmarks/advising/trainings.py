@@ -55,8 +55,8 @@ class Training:
     tuning: bool = False
     case: Case | None = None
     """None for machines that are nearly alike."""
-    epochs: float = math.inf
-    """No longer than these, and in no case longer than `longest`."""
+    by_s: float = math.inf
+    """When it is too late, in virtual time."""
 
 
 def longest(workers: int) -> float:
@@ -66,9 +66,9 @@ def longest(workers: int) -> float:
 
 def trained(job: Training) -> tuple[Reached | None, float]:
     """Until the target is reached, or nothing can be hoped for; and the score of the last model."""
-    epochs = math.ceil(min(job.epochs, longest(job.workers)))
+    epochs = math.ceil(longest(job.workers))
     budget = Budget.of(the_task(), job.workers, epochs, ticks=max(1, epochs * TICKS))
-    goal = Goal(the_judge(job.tuning), the_task().target)
+    goal = Goal(the_judge(job.tuning), the_task().target, job.by_s)
 
     def enough(tick: Tick) -> bool:
         lost = tick.samples > budget.samples / 4 and goal.score < LOST
