@@ -8,7 +8,8 @@ best codec, which is the other way out; and a second cell shows what is left of 
 twice as long as the computing.
 
 Time to the target is virtual, so it is the same in every run. Where replicas differ, the time of one more all-reduce is
-added: the model that is scored is their mean, and somebody must make it.
+added: the model that is scored is their mean, and somebody must make it. With `--kept FILE` every training is noted
+there as it ends, and a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import harness
 from fast.collectives import cost
@@ -227,6 +228,30 @@ def trainer(processes: int) -> Iterator[Train]:
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield lambda jobs: pool.map(trained, jobs)
+
+
+def remembering(train: Train, file: Path) -> Train:
+    """What the file has isn't trained again; what is new is added to it, a line each."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    known = {each.job: each for each in map(_outcome, map(json.loads, lines))}
+
+    def outcomes(jobs: Iterable[Job]) -> Iterator[Outcome]:
+        asked = list(jobs)
+        new = iter(train(list(dict.fromkeys(job for job in asked if job not in known))))
+        with file.open("a") as kept:
+            for job in asked:
+                if job not in known:
+                    known[job] = next(new)
+                    kept.write(json.dumps(asdict(known[job])) + "\n")
+                    kept.flush()
+                yield known[job]
+
+    return outcomes
+
+
+def _outcome(data: dict[str, Any]) -> Outcome:
+    reached = data["reached"] and Reached(**data["reached"])
+    return Outcome(**{**data, "job": Job(**data["job"]), "reached": reached})
 
 
 # Tuning
@@ -486,6 +511,9 @@ def options() -> argparse.Namespace:
         "--quick", action="store_true", help="a look: one seed, three rates, two decentral presets"
     )
     parser.add_argument("--check", action="store_true", help="end with 1 unless what is demanded holds")
+    parser.add_argument(
+        "--kept", metavar="FILE", type=Path, help="note every training there; those it has aren't done again"
+    )
     parser.add_argument("--only", metavar="NAMES", help="these decentral presets, separated by commas")
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, help="so many train at the same time"
@@ -499,6 +527,7 @@ def main() -> None:
     rates, rungs, seeds = ((1.0, 2.0, 4.0), QUICK_RUNGS, 1) if asked.quick else (RATES, RUNGS, 3)
     rows: list[Row] = []
     with trainer(asked.processes) as train:
+        train = remembering(train, asked.kept) if asked.kept else train
         for cell in (SLOW, MILD):
             here = everybody if cell is SLOW else fastest(rows, everybody)
             own = rows_of(cell, here, seeds, tuned(here, cell, rates, rungs, train), train)

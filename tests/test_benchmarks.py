@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -205,6 +207,28 @@ def test_ratios_and_what_is_demanded() -> None:
     assert slow.holds(slow.SLOW, rows)
     assert not slow.holds(slow.SLOW, [row for row in rows if row.name != "fast"]), "packed is not decentral"
     assert not slow.holds(slow.SLOW, [])
+
+
+def test_trainings_over_slow_links_that_are_kept_arent_done_again(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def train(jobs: Iterable[Any]) -> Iterator[Any]:
+        for job in jobs:
+            done.append(job.call)
+            yield replace(outcomes[job.call], job=job)
+
+    outcomes = {
+        "a": outcome("a", 1.0, score=0.9, at_s=2.5),
+        "b": outcome("b", 1.0),
+        "c": slow.Outcome(slow.Job("1gbit", "c", 1.0, 0, 2.0, tuning=True), math.inf, None, error="no"),
+    }
+    jobs = [outcomes[call].job for call in "abab"]
+    first = list(slow.remembering(train, tmp_path / "kept")(jobs))
+    again = list(slow.remembering(train, tmp_path / "kept")([*jobs[:2], outcomes["c"].job]))
+    assert done == ["a", "b", "c"] and first == [outcomes[call] for call in "abab"]
+    assert again == [outcomes[call] for call in "abc"]
+    assert list(slow.remembering(train, tmp_path / "kept")([outcomes["c"].job])) == [outcomes["c"]]
+    assert done == ["a", "b", "c"]
 
 
 def test_the_slow_links_are_those_that_are_named() -> None:
