@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from advising.situations import Case, the_task, weights_bytes
+from advising.situations import Case, weights_bytes
 from advising.trainings import Reached, Training, mean_s, timed_s, trained
 from fast.lab.planner.advisor import advise
 from fast.lab.planner.efficiency import Features, features_of
