@@ -12,11 +12,37 @@ from torch import Tensor
 
 from fast.engine import Failure, Job, LocalEngine, Outcome
 
-PRELOAD = ("fast", "fast.loop.serving", "torch._dynamo", "numba")
-"""What the host imports once. torch loads its compiler with the first optimizer, which takes seconds; so does numba."""
+PRELOAD = (
+    "fast",
+    "fast.adapters.server_replica",
+    "fast.loop.serving",
+    "fast.sim",
+    "torch._dynamo",
+    "numba",
+    "warm",
+)
+"""What the host imports once, and not every worker: it is what functions that run in them import. torch loads its
+compiler with the first optimizer, which takes seconds; so does numba."""
 
 Listener = Callable[[dict[str, Any]], None]
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Lent:
+    """An engine that stays warm for others, for code that would start one of its own and close it."""
+
+    engine: LocalEngine
+
+    def run(self, job: Job, listen: Listener = lambda event: None) -> Outcome:
+        return self.engine.run(job, listen)
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import importlib.util
-import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +19,12 @@ from torch import Tensor, nn
 
 import fast
 from fast.adapters import TorchReplica
+from fast.cli import main
 from fast.core import Strategy
 from fast.engine import Job, LocalEngine
 from fast.sim import Compute, Network, Simulation, SimWorker
 from fast.testing import check_strategy
+from running import Lent
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -77,13 +77,6 @@ def test_plainly(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert accuracy > 0.85
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    """One host process for all runs: torch's imports are paid once."""
-    with LocalEngine() as engine:
-        yield engine
-
-
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "workers"), [("digits", 2), ("large_batch", 4), ("own_data", 2), ("torus_by_hand", 4)]
@@ -107,17 +100,22 @@ def test_on_workers(name: str, workers: int, engine: LocalEngine) -> None:
 
 
 @pytest.mark.real
-def test_the_command_of_the_readme_runs_an_own_strategy() -> None:
-    """`fast run` itself, once, as a user types it."""
-    ended = subprocess.run(
-        [sys.executable, "-c", "from fast.cli import main; main()",
-         "run", "examples/digits.py", "--workers", "2",
-         "--strategy", "examples/own_strategy.py:Dissemination(every=2)"],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "strategy examples/own_strategy.py:Dissemination(every=2)" in ended.stderr
-    found = accuracies(ended.stdout.splitlines())
+def test_the_command_of_the_readme_runs_an_own_strategy(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of `fast run`, as a user types it, but that its host is warm."""
+    typed = (
+        "fast run examples/digits.py --workers 2 --strategy examples/own_strategy.py:Dissemination(every=2)"
+    )
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", typed.split())
+    monkeypatch.setattr("fast.cli.run.LocalEngine", lambda: Lent(engine))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    assert "strategy examples/own_strategy.py:Dissemination(every=2)" in said.err
+    found = accuracies(said.out.splitlines())
     assert len(found) == 2 and len(set(found)) == 1 and found[0] > 0.85
 
 

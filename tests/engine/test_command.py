@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -90,18 +92,29 @@ def command(*arguments: str) -> list[str]:
     return [str(Path(sys.executable).parent / "fast"), "run", *arguments]
 
 
-def started(script: str, mark: str) -> subprocess.Popen[str]:
-    """The command, after both workers have said hello."""
-    process = subprocess.Popen(
-        command(script, "--workers", "2", "one", "--two"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {MARK: mark},
-    )
+@pytest.fixture
+def started(script: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts the command; none is left behind."""
+    with contextlib.ExitStack() as left:
+
+        def start(mark: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                command(script, "--workers", "2", "one", "--two"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | {MARK: mark},
+            )
+            left.callback(process.kill)
+            return process
+
+        yield start
+
+
+def await_hello(process: subprocess.Popen[str]) -> None:
+    """Until both workers have said it."""
     said = {process.stdout.readline(), process.stdout.readline()}
     assert said == {"[worker 0] hello one --two\n", "[worker 1] hello one --two\n"}
-    return process
 
 
 def marked(mark: str) -> list[int]:
@@ -133,24 +146,28 @@ def await_end(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["killed", "interrupted"]
-)
-def test_when_the_command_ends_so_does_everything(number, code, script):
-    mark, shared = uuid.uuid4().hex, sorted(os.listdir("/dev/shm"))
-    process = started(script, mark)
-    pids = marked(mark)
-    assert len(pids) >= 4, "the command, its host and two workers"
-    process.send_signal(number)
-    assert await_end(pids) == []
-    out, err = process.communicate()
-    assert process.returncode == code
-    assert marked(mark) == []
+def test_when_the_command_ends_so_does_everything(started):
+    """Two of them beside each other: one is killed, which leaves the other alone, and that one is interrupted."""
+    shared = sorted(os.listdir("/dev/shm"))
+    marks = [uuid.uuid4().hex for _ in range(2)]
+    processes = [started(mark) for mark in marks]
+    for process in processes:
+        await_hello(process)
+    ends = {}
+    for process, mark, number in zip(processes, marks, (signal.SIGKILL, signal.SIGINT), strict=True):
+        pids = marked(mark)
+        assert len(pids) >= 4, "the command, its host and two workers"
+        process.send_signal(number)
+        assert await_end(pids) == []
+        ends[number] = (*process.communicate(), process.returncode)
+        assert marked(mark) == []
     assert sorted(os.listdir("/dev/shm")) == shared
-    if number == signal.SIGINT:
-        assert "fast: interrupted; all workers have been ended" in err
-        assert "Traceback" not in err
-        assert "a complaint" in err and "a complaint" not in out
+    assert ends[signal.SIGKILL][2] == -9
+    out, err, code = ends[signal.SIGINT]
+    assert code == 130
+    assert "fast: interrupted; all workers have been ended" in err
+    assert "Traceback" not in err
+    assert "a complaint" in err and "a complaint" not in out
 
 
 @pytest.mark.real

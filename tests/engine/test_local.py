@@ -6,9 +6,12 @@ import os
 import re
 import select
 import signal
+import subprocess
 import time
 
 import pytest
+
+from fast.engine import LocalEngine
 
 pytestmark = pytest.mark.real
 
@@ -32,6 +35,25 @@ def test_large_results_arrive_whole(runner):
     size = 1_500_000
     for result in runner.results("engine_bodies:return_much", 2, size=size):
         assert len(result) == size
+
+
+def test_a_record_needs_a_host_with_a_known_order_of_sets(monkeypatch):
+    """Who records after others gets a new one; whoever comes then takes what is there."""
+    started = []
+
+    class Process:
+        def __init__(self, command, env, **_):
+            started.append(env.get("PYTHONHASHSEED"))
+
+        def wait(self):
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with LocalEngine() as engine:
+        for hash_seed in (None, None, "0", None, "0"):
+            engine._start(hash_seed)
+    assert started == [None, "0"]
 
 
 # Failures

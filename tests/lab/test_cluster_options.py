@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from lab_plans import OWN
 
+from fast.cli.comparing import servers_in_words
 from fast.cli.simulate import simulate_command
 from fast.errors import UsageError
 from fast.lab import Plan, Simulated
+from fast.loop.loading import strategies_from
 from fast.sim.cluster import cluster_of, read_cluster
+from fast.sim.cluster.options import check_speeds
 
 FILE = """
 schema = 1
@@ -51,7 +54,27 @@ def test_the_model_is_said_in_words_and_kept(capsys: pytest.CaptureFixture[str])
 
 def test_servers_are_counted_where_a_strategy_has_one(capsys: pytest.CaptureFixture[str]) -> None:
     simulate_command(OWN, "allreduce,ssp", workers=2, epochs=1, name="a")
-    assert "2 workers and 1 server, each on a host of its own" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    who, whose = said.splitlines()[1:3]
+    assert who == "  2 workers and 1 server, each on a host of its own"
+    assert whose == "  servers of each: ssp has 1, the others have none"
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        ("allreduce,gossip", []),
+        ("ssp,easgd", []),
+        (
+            "ssp,gossip,tensorflow(servers=2)",
+            ["ssp has 1, tensorflow(servers=2) has 2, the others have none"],
+        ),
+        ("ssp(servers=3),easgd", ["ssp(servers=3) has 3, easgd has 1"]),
+    ],
+)
+def test_it_is_said_whose_servers_they_are_where_not_all_have_as_many(calls: str, says: list[str]) -> None:
+    found = servers_in_words(strategies_from(calls), 4)
+    assert found == [f"servers of each: {words}" for words in says]
 
 
 def test_a_file_and_options_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +105,10 @@ def test_the_same_again_without_the_file() -> None:
         ({"hosts": "some"}, "Write 4, or all"),
         ({"racks": "8"}, "are no racks"),
         ({"speeds": "fast"}, "are no speeds"),
+        ({"speeds": "1,1,0.5"}, "there is no worker 2, only 2 workers, 0 to 1.*--workers 3"),
+        ({"speeds": "0-7:2", "workers": None}, "there is no worker 7, only 4 workers, 0 to 3.*--workers 8"),
+        ({"speeds": "1:2", "workers": 1}, "there is no worker 1, only worker 0"),
+        ({"speeds": "2:2", "sizes_only": True}, "there is no worker 2, only 2 workers"),
         ({"spread": -1.0}, "a spread of -1"),
         ({"straggler": "5x@0.1/x"}, "5x@0.1/50"),
         ({"cluster": "none.toml"}, "none.toml can't be read"),
@@ -91,8 +118,14 @@ def test_the_same_again_without_the_file() -> None:
 def test_wrong_clusters_are_refused(options: dict[str, Any], says: str) -> None:
     Path("wrong.toml").write_text('schema = 1\n[compute]\nstop = "5ms"\n')
     with pytest.raises(UsageError, match=says):
-        simulate_command(OWN, "allreduce", workers=2, **options)
+        simulate_command(OWN, "allreduce", **{"workers": 2, **options})
     assert not Path("runs").exists(), "nothing has started"
+
+
+def test_speeds_of_all_that_are_there_are_taken() -> None:
+    check_speeds("0:2", 1)
+    check_speeds("0-2:1,3:0.5", 4)
+    check_speeds("1,1,0.5", 3)
 
 
 @pytest.mark.parametrize("option", ["cluster", "hosts", "racks", "speeds", "spread"])

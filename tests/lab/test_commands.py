@@ -19,9 +19,11 @@ from fast.cli.progress import Remaining
 from fast.cli.report import report_command
 from fast.cli.simulate import simulate_command
 from fast.cli.table import print_table
+from fast.engine import LocalEngine
 from fast.errors import UsageError
-from fast.lab import Comparison, Result
+from fast.lab import Comparison, Result, worlds
 from fast.strategies.calls import short_call
+from running import Lent
 
 LONG = "torus(rule=sum, send='merged', topology=torus(rows=2, columns=2))"
 
@@ -75,6 +77,23 @@ def test_the_table_has_one_row_per_strategy_over_its_seeds(capsys: pytest.Captur
     assert row.split()[1:8] == ["x", "1", "1.75", "±1.06", "s", "2", "of"]
 
 
+def test_an_error_is_printed_once_whoever_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the verdict if all failed, else in a line of its own; two seeds that fail alike share it."""
+    rows = [result(error="no", seed=seed) for seed in (0, 1)]
+    other = [result(strategy="dpsgd()", label="dpsgd", error="not at all")]
+    fine = [result(strategy="gossip()", label="gossip")]
+    for results, lines in (
+        (rows, []),
+        ([*rows, *other], ["dpsgd failed: not at all"]),
+        ([*other, *rows, *fine], ["dpsgd failed: not at all", "allreduce failed: no"]),
+    ):
+        comparison = Comparison(task="x", workers=4, world="sim", target=0.9, results=results)
+        print_table(comparison, "x", to_stderr=False)
+        said = capsys.readouterr().out
+        assert [line for line in said.splitlines() if " failed: " in line] == lines
+        assert all(said.count(f": {each.error}\n") == 1 for each in results if each.error is not None)
+
+
 @pytest.mark.parametrize(
     ("call", "short"),
     [
@@ -126,11 +145,18 @@ def test_everything_is_in_the_folder(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_same_again_gives_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"workers": 2, "epochs": 1.0, "seeds": "2", "tune": 7, "straggler": "2x", "split": "sizes(2)"}
-    simulate_command(TUNED, "allreduce,local_sgd", name="a", **options)  # type: ignore[arg-type]
-    for command, again in ((compare_command, "runs/a/run.json"), (simulate_command, "runs/a")):
-        command(again=again, name=f"b{len(again)}", json="again.json")
-        first, second = (json.loads(Path(file).read_text()) for file in ("runs/a/run.json", "again.json"))
+    """Whichever command repeats it, and whether the file is named or its folder; what was tuned is tuned again."""
+    tuned = {"workers": 2, "epochs": 1.0, "seeds": "2", "tune": 7, "straggler": "2x", "split": "sizes(2)"}
+    simulate_command(TUNED, "allreduce,local_sgd", name="a", **tuned)  # type: ignore[arg-type]
+    simulate_command(OWN, "gossip,ssp", name="b", workers=3, epochs=1.0, network="wan")
+    for command, again, name in (
+        (compare_command, "runs/a/run.json", "a"),
+        (simulate_command, "runs/b", "b"),
+    ):
+        command(again=again, name=f"{name}2", json="again.json")
+        first, second = (
+            json.loads(Path(file).read_text()) for file in (f"runs/{name}/run.json", "again.json")
+        )
         assert first.pop("timestamps") and second.pop("timestamps")
         assert first == second
 
@@ -203,8 +229,11 @@ def test_virtual_time_follows_the_step() -> None:
 
 
 @pytest.mark.real
-def test_compare_runs_real_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_runs_real_workers(
+    capsys: pytest.CaptureFixture[str], engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three seeds by default, and no tuning for a task that has no validation data."""
+    monkeypatch.setattr(worlds, "LocalEngine", lambda: Lent(engine))
     assert compare_command(OWN, "ssp,gossip", workers=2, epochs=2, json="out.json", name="a") == 0
     data = json.loads(Path("out.json").read_text())
     assert data["world"] == "real" and all(row["samples"] >= 220 for row in data["results"])
@@ -300,6 +329,7 @@ WRONG = [
     ({"seeds": "many"}, "--seeds many"),
     ({"seeds": "0"}, "--seeds 0"),
     ({"again": "x", "resume": "y"}, "give one of them"),
+    ({"resume": "y", "runs": "runs"}, "goes on in y; leave out --runs"),
 ]
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab_plans import BROKEN, DIVERGING, OWN, TUNED
 
+from fast.engine import LocalEngine
 from fast.errors import UsageError
-from fast.lab import Folder, Journal, Plan, Result, Simulated, Stage, compare, run_plan
+from fast.lab import Folder, Journal, Plan, Result, Simulated, Stage, compare, run_plan, worlds
 from fast.lab.journal import CantWrite
 from fast.lab.tuning import RATES
 from fast.loop.loading import strategy_from
+from running import Lent
 
 KEYS = {
     "strategy", "asked", "label", "seed", "rate", "reached_target", "time_to_target_s", "samples_to_target",
@@ -179,7 +182,10 @@ def test_a_strategy_that_fails_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.real
-def test_a_strategy_that_fails_on_real_workers_leaves_the_others_alone() -> None:
+def test_a_strategy_that_fails_on_real_workers_leaves_the_others_alone(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds, "LocalEngine", lambda: Lent(engine))
     comparison = compare(OWN, f"{BROKEN},allreduce", 2, epochs=2)
     failed, fine = comparison.results
     assert failed.error is not None and "ValueError: an idea that doesn't work" in failed.error
@@ -267,26 +273,35 @@ class StoppingAfter:
         self.skipped += 1
 
 
-@pytest.mark.parametrize("trainings", [0, 3, 13, 15])
-def test_an_interrupted_comparison_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainings: int
-) -> None:
-    """Two strategies of seven trials and two seeds each: the end is that of one that was never stopped."""
-    monkeypatch.setenv("FAST_TEST_SEAL", str(tmp_path / "seal"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plan, Path]]:
+    """Two strategies of seven trials and two seeds each, never stopped; and the folder that it left."""
+    path = tmp_path_factory.mktemp("comparison")
     options: dict[str, Any] = {"epochs": 1, "seeds": [0, 1], "tune": 7, "world": Simulated()}
     plan = Plan.of(TUNED, "allreduce,gossip(p=0.5)", 2, **options)
-    with Folder.create(tmp_path / "whole") as folder:
-        whole = run_plan(plan, journal=folder).to_json()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAST_TEST_SEAL", str(path / "seal"))
+        with Folder.create(path / "whole") as folder:
+            run_plan(plan, journal=folder)
+        yield plan, path / "whole"
+
+
+@pytest.mark.parametrize("trainings", [0, 3, 13, 15])
+def test_an_interrupted_comparison_goes_on_where_it_stopped(
+    tmp_path: Path, whole: tuple[Plan, Path], trainings: int
+) -> None:
+    """The end is that of one that was never stopped."""
+    plan, never_stopped = whole
     with Folder.create(tmp_path / "torn") as folder, pytest.raises(Stopped):
         run_plan(plan, StoppingAfter(trainings), folder)
     counting = StoppingAfter(99)
     with Folder.resume(tmp_path / "torn") as folder:
         torn = run_plan(plan, counting, folder).to_json()
-    assert without_time(torn) == without_time(whole)
+    assert without_time(torn) == without_time(json.loads((never_stopped / "run.json").read_text()))
     assert (counting.skipped, counting.begun) == (trainings, 18 - trainings)
     assert json.loads((tmp_path / "torn" / "run.json").read_text()) == torn
     assert json.loads((tmp_path / "torn" / "trace.json").read_text()) == json.loads(
-        (tmp_path / "whole" / "trace.json").read_text()
+        (never_stopped / "trace.json").read_text()
     )
 
 

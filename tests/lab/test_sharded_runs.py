@@ -62,16 +62,15 @@ def test_on_arrival_the_last_tick_is_the_final_model() -> None:
 
 
 @pytest.mark.real
-def test_real_runs_have_the_same_bits_in_lock_step_and_whole_models_without() -> None:
-    with LocalEngine() as engine:
-        budget = Budget.of(load_task(TASK), WORKERS, epochs=3)
-        real = train_task(TASK, LOCK_STEP, workers=WORKERS, budget=budget, seed=3, engine=engine)
-        alike = simulated(LOCK_STEP)
-        assert same(real.final, alike.final)
-        assert [same(a.state, b.state) for a, b in zip(real.ticks, alike.ticks, strict=True)] == [True] * len(
-            alike.ticks
-        )
-        loose = train_task(TASK, ON_ARRIVAL, workers=WORKERS, budget=budget, seed=3, engine=engine)
+def test_real_runs_have_the_same_bits_in_lock_step_and_whole_models_without(engine: LocalEngine) -> None:
+    budget = Budget.of(load_task(TASK), WORKERS, epochs=3)
+    real = train_task(TASK, LOCK_STEP, workers=WORKERS, budget=budget, seed=3, engine=engine)
+    alike = simulated(LOCK_STEP)
+    assert same(real.final, alike.final)
+    assert [same(a.state, b.state) for a, b in zip(real.ticks, alike.ticks, strict=True)] == [True] * len(
+        alike.ticks
+    )
+    loose = train_task(TASK, ON_ARRIVAL, workers=WORKERS, budget=budget, seed=3, engine=engine)
     assert loose.final.keys() == alike.final.keys()
     for tick in loose.ticks:
         assert {n: v.shape for n, v in tick.state.items()} == {n: v.shape for n, v in alike.final.items()}

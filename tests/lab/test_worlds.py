@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 OWN = f"{Path(__file__).parent / 'problems.py'}:Dropout"
 SYNCHRONOUS = ("allreduce", "local_sgd(tau=2)", "dpsgd", "ssp(bound=0)")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine() as engine:
-        yield engine
 
 
 def both(engine: LocalEngine, task: str, strategy: str, workers: int, epochs: float) -> tuple[Run, Run]:

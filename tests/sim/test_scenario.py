@@ -119,7 +119,6 @@ def test_other_ways_to_say_it(loose, strict):
         ("worker 3 dies after 2s", "worker 3 dies at 2s"),
         ("worker 3 dies at 2", "worker 3 dies at 2s"),
         ("worker 4 crashes at 3s", "worker 4 dies at 3s"),
-        ("worker 9 flip sign", "worker 9 flips signs from step 10"),
         ("3% letters get lost", "3% of letters are lost"),
         ("letters are datagrams", "letters travel as datagrams"),
         ("letters from 3 to 4 are 20ms late from 1s for 2s",
@@ -131,6 +130,33 @@ def test_wrong_words_are_answered_with_the_nearest_right_sentence(wrong, right):
         UsageError, match=re.escape(f"'{wrong}' is no sentence of a scenario. Nearest is: {right}")
     ):
         parse_scenario(f"worker 1 dies at 1s; {wrong}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word", "meant", "right"),
+    [
+        ("worker 3 dyes at 2s", "dyes", "dies", "worker 3 dies at 2s"),
+        ("workers 4,5 retrun at step 9", "retrun", "return", "workers 4,5 return at step 9"),
+        ("workers 0,1 frezze at 1s for 3s", "frezze", "freeze", "workers 0,1 freeze at 1s for 3s"),
+        ("worker 9 flip sign", "sign", "signs", "worker 9 flip signs"),
+        ("worker 9 scals by 7", "scals", "scales", "worker 9 scales by 7"),
+        ("3% of lettres are lots", "lettres", "letters", "3% of letters are lost"),
+        ("worker 4 dyes", "dyes", "dies", "worker 4 dies at 2s"),
+    ],
+)
+def test_a_misspelt_word_is_named_with_the_one_that_was_meant(wrong, word, meant, right):
+    with pytest.raises(UsageError) as refused:
+        parse_scenario(f"worker 1 dies at 1s; {wrong}")
+    said = str(refused.value)
+    assert f"There is no '{word}' in one; did you mean '{meant}'?" in said
+    assert said.endswith(f" Nearest is: {right}")
+
+
+@pytest.mark.parametrize("sentence", ["worker 1 bursts at 2s", "worker 1 dies after 2s"])
+def test_what_is_like_no_word_is_not_guessed(sentence):
+    with pytest.raises(UsageError) as refused:
+        parse_scenario(sentence)
+    assert "did you mean" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

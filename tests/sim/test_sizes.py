@@ -487,6 +487,7 @@ def test_the_table_and_the_json(tmp_path: Path) -> None:
     shown, _ = command(*words, "--json", str(file))
     assert "20 simulated workers, sizes only, 4 steps each, 1gbit, step 20ms, straggler 4x" in shown
     assert "worker 19 is always 4 times slower" in shown
+    assert "servers of each: ssp has 1, the others have none" in shown
     assert max(map(len, shown[shown.index("strategy") :].splitlines())) <= 100
     data = json.loads(file.read_text())
     assert (data["schema"], data["kind"], data["workers"], data["model"]["parameters"]) == (
@@ -518,6 +519,7 @@ def test_a_model_is_a_number() -> None:
         (("digits", "--sizes-only", "--epochs", "2"), "nothing for --epochs to say"),
         (("digits", "--sizes-only", "--gradients", "exact"), "nothing for --gradients to say"),
         (("digits", "--sizes-only", "--resume", "x"), "nothing for --resume to say"),
+        (("digits", "--sizes-only", "--runs", "runs"), "nothing for --runs to say"),
         (("digits", "--sizes-only", "--fuzz", "3"), "nothing for --fuzz to say"),
         (("digits", "--parameters", "100"), "takes the place of a task"),
         (("--sizes-only",), "sizes of what"),

@@ -20,6 +20,7 @@ from fast.strategies.presets import (
     petuum,
     ssp,
     tensorflow,
+    tree_easgd,
 )
 
 SERVERS = [each for each in catalogue().values() if each.place.optimization == "central"]
@@ -105,6 +106,22 @@ def test_there_are_such_presets() -> None:
 def test_what_would_mean_something_else_is_refused(call: Preset, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "found", "tries"),
+    [
+        (lambda: easgd(alpha=2), "easgd(alpha=2)", "Try alpha=0.1, or leave both out: then beta is 0.9."),
+        (lambda: eamsgd(beta=-0.1), "eamsgd(beta=-0.1)", "beta how much of the way to the workers' mean"),
+        (lambda: tree_easgd(alpha=True), "tree_easgd(alpha=True)", "then it is 0.9 / (branching + 1)"),
+        (lambda: mpca_sgd(rate=1.5), "mpca_sgd(rate=1.5)", "Try rate=1.0 and momentum=0.0"),
+    ],
+)
+def test_a_share_that_is_none_is_answered_with_what_it_is_of(call: Preset, found: str, tries: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        call()
+    assert str(refused.value).startswith(f"{found}: a number from 0 to 1 is needed: ")
+    assert tries in str(refused.value)
 
 
 def test_what_can_be_is_taken() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fast.cli.comparing import carry_out
+from fast.cli.comparing import FolderOption, carry_out
 from fast.cli.options import (
     AgainOption,
     Asked,
@@ -14,7 +14,6 @@ from fast.cli.options import (
     JsonOption,
     NameOption,
     ResumeOption,
-    RunsOption,
     SecondsOption,
     SeedOption,
     SeedsOption,
@@ -63,7 +62,7 @@ def compare_command(
         typer.Option(help="Seconds without a sign of life until a peer is given up.", show_default="60"),
     ] = None,
     name: NameOption = None,
-    runs: RunsOption = "runs",
+    runs: FolderOption = None,
     again: AgainOption = None,
     resume: ResumeOption = None,
     json: JsonOption = None,

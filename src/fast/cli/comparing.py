@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fast.cli.display import write_json
 from fast.cli.options import Asked, plan_again
 from fast.cli.progress import CompareDisplay
 from fast.cli.table import print_table
+from fast.core import Strategy
 from fast.errors import FastError, UsageError
 from fast.lab import Comparison, Folder, Plan, Simulated, run_plan
 from fast.lab.batching import in_words
 from fast.lab.report import write_report
+from fast.strategies.calls import short_call
+
+_RUNS = "runs"
+FolderOption = Annotated[
+    str | None, typer.Option("--runs", help="Where the folders of results are.", show_default=_RUNS)
+]
+"""None unless it was given, so that it can be refused where there is no folder to write."""
 
 
 def carry_out(
@@ -23,7 +34,7 @@ def carry_out(
     make_plan: Callable[[], Plan],
     *,
     name: str | None,
-    runs: str,
+    runs: str | None,
     again: str | None,
     resume: str | None,
     json: str | None,
@@ -33,16 +44,20 @@ def carry_out(
     if again is not None and resume is not None:
         raise UsageError("--again starts a comparison anew and --resume goes on with one; give one of them")
     if resume is not None:
-        if name is not None:
-            raise UsageError(f"--resume goes on in {resume}; leave out --name")
+        for option, given in (("--name", name), ("--runs", runs)):
+            if given is not None:
+                raise UsageError(f"--resume goes on in {resume}; leave out {option}")
         plan, folder = plan_again(asked, resume, "--resume"), Folder.resume(Path(resume))
     else:
         plan = make_plan() if again is None else plan_again(asked, again, "--again")
-        folder = Folder.create(_path(Path(runs), name, plan))
+        folder = Folder.create(_path(Path(_RUNS if runs is None else runs), name, plan))
     with folder:
         comparison = _run(plan, folder)
+        who, model = plan.facts.get("model", [])[:1], plan.facts.get("model", [])[1:]
         about = [
-            *plan.facts.get("model", ()),
+            *who,
+            *servers_in_words(plan.strategies, plan.settings.workers),
+            *model,
             *plan.facts.get("faults", ()),
             *in_words(plan.facts.get("gradients", {})),
         ]
@@ -99,6 +114,16 @@ def title_of(plan: Plan) -> str:
     if settings.split != "iid":
         words += f", split {settings.split}"
     return f"{settings.task}: {words}, target {settings.target:g}"
+
+
+def servers_in_words(strategies: Sequence[Strategy], workers: int) -> list[str]:
+    """A line that says whose servers there are, where not all strategies have as many."""
+    counts = {short_call(repr(strategy)): strategy.servers(workers) for strategy in strategies}
+    if len(set(counts.values())) < 2:
+        return []
+    own = [f"{name} has {count}" for name, count in counts.items() if count]
+    rest = ["the others have none"] if len(own) < len(counts) else []
+    return [f"servers of each: {', '.join([*own, *rest])}"]
 
 
 def _write_report(comparison: Comparison, folder: Path) -> None:

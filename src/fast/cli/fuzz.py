@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +23,7 @@ from fast.lab.fuzzing import command_of, fuzz_task
 from fast.loop.loading import strategies_from
 from fast.sim.checkers import Seen
 from fast.sim.cluster.words import counted
-from fast.sim.fuzzing import Outcome
+from fast.sim.fuzzing import Case, Outcome
 
 TASK = "quadratic"
 _QUIET_S = 10.0
@@ -31,6 +31,7 @@ _QUIET_S = 10.0
 
 _ASKED = ("task", "strategies", "seed")
 """What may be chosen; all else is drawn."""
+_FOLDER = ("name", "runs", "again", "resume")
 
 
 def check_fuzzed(asked: Asked, **others: str | int | None) -> None:
@@ -38,6 +39,8 @@ def check_fuzzed(asked: Asked, **others: str | int | None) -> None:
     given = [each.name for each in fields(asked) if getattr(asked, each.name) is not None]
     given += [name for name, value in others.items() if value is not None]
     for name in given:
+        if name in _FOLDER:
+            raise UsageError(f"--fuzz has no folder of results: it prints what it finds; leave out --{name}")
         if name not in _ASKED:
             said = name.removesuffix("_s")
             raise UsageError(
@@ -61,13 +64,20 @@ def fuzz_strategies(
         with FuzzDisplay(repr(strategy), count) as display:
             outcome = fuzz_task(problem, strategy, range(first, first + count), display.tell)
         finding = outcome.finding
-        command = None if finding is None else command_of(problem, name, strategy, finding.case)
+        command = None if finding is None else command_of(problem, name, strategy, as_typed(finding.case))
         words = passed(strategy, outcome, first) if command is None else found(strategy, outcome, command)
         print(words, file=sys.stderr if json == "-" else sys.stdout)
         told.append(as_data(strategy, outcome, first, command))
     if json is not None:
         write_json(json, {"schema": 1, "task": name, "strategies": told})
     return int(any(each["finding"] for each in told))
+
+
+def as_typed(case: Case) -> Case:
+    """The same case in words that are accepted: when it was made smaller it kept the speeds of all workers."""
+    speeds = case.machines.speeds
+    there = None if speeds is None else ",".join(speeds.split(",")[: case.workers])
+    return replace(case, machines=replace(case.machines, speeds=there))
 
 
 def as_data(strategy: Strategy, outcome: Outcome, first: int, command: str | None) -> dict[str, Any]:

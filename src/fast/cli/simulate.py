@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fast.cli.comparing import carry_out
+from fast.cli.comparing import FolderOption, carry_out
 from fast.cli.fuzz import check_fuzzed, fuzz_strategies
 from fast.cli.options import (
     AgainOption,
@@ -20,7 +20,6 @@ from fast.cli.options import (
     NetworkOption,
     RacksOption,
     ResumeOption,
-    RunsOption,
     ScenarioOption,
     SecondsOption,
     SeedOption,
@@ -39,6 +38,8 @@ from fast.cli.options import (
 )
 from fast.cli.sizes import SizesAsked, check_sized, simulate_sizes_only
 from fast.errors import UsageError
+from fast.lab import Plan, Simulated
+from fast.sim.cluster.options import check_speeds
 
 _SEEDS = 1
 
@@ -89,7 +90,7 @@ def simulate_command(
     ] = None,
     ticks: TicksOption = None,
     name: NameOption = None,
-    runs: RunsOption = "runs",
+    runs: FolderOption = None,
     again: AgainOption = None,
     resume: ResumeOption = None,
     json: JsonOption = None,
@@ -108,9 +109,10 @@ def simulate_command(
     )  # fmt: skip
     sized = SizesAsked(parameters, steps) if sizes_only or parameters is not None else None
     if sized is not None:
-        check_sized(asked, [("fuzz", fuzz), ("name", name), ("again", again), ("resume", resume)])
+        folder = [("name", name), ("runs", runs), ("again", again), ("resume", resume)]
+        check_sized(asked, [("fuzz", fuzz), *folder])
     if fuzz is not None:
-        check_fuzzed(asked, name=name, again=again, resume=resume, steps=steps)
+        check_fuzzed(asked, name=name, runs=runs, again=again, resume=resume, steps=steps)
         return fuzz_strategies(task, strategies, fuzz, seed or 0, json)
     world = asked.simulated()
     if sized is not None:
@@ -121,10 +123,17 @@ def simulate_command(
         )
     return carry_out(
         asked,
-        lambda: asked.plan(world, seeds=_SEEDS, tune=0),
+        lambda: _plan(asked, world),
         name=name,
         runs=runs,
         again=again,
         resume=resume,
         json=json,
     )
+
+
+def _plan(asked: Asked, world: Simulated) -> Plan:
+    plan = asked.plan(world, seeds=_SEEDS, tune=0)
+    if asked.speeds is not None:
+        check_speeds(asked.speeds, plan.settings.workers)
+    return plan

@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from fast.cli.comparing import check_json
+from fast.cli.comparing import check_json, servers_in_words
 from fast.cli.display import write_json
 from fast.cli.options import Asked
 from fast.core import Strategy
@@ -25,6 +25,7 @@ from fast.lab import Simulated, load_task
 from fast.lab.plan import servers_of
 from fast.lab.sizes import STEPS, Sizes, Sizing, simulate_sizes
 from fast.loop.loading import strategies_from
+from fast.sim.cluster.options import check_speeds
 from fast.strategies.calls import short_call
 
 DEFAULT_STRATEGIES = "allreduce,dpsgd,gossip"
@@ -72,6 +73,8 @@ def simulate_sizes_only(asked: Asked, sized: SizesAsked, world: Simulated, json:
     steps = STEPS if sized.steps is None else sized.steps
     if workers < 1 or steps < 1:
         raise UsageError(f"{workers} workers with {steps} steps each: at least 1 of both is needed")
+    if asked.speeds is not None:
+        check_speeds(asked.speeds, workers)
     strategies = strategies_from(DEFAULT_STRATEGIES if asked.strategies is None else asked.strategies)
     sizes, seed = _sizes(asked.task, sized.parameters, strategies), asked.seed or 0
     model = world.model()
@@ -85,8 +88,11 @@ def simulate_sizes_only(asked: Asked, sized: SizesAsked, world: Simulated, json:
                     sizes, strategy, workers=workers, steps=steps, world=world, seed=seed, on_progress=display.tell
                 )
             )  # fmt: skip
+    who, *rest = model.in_words(workers, *servers_of(strategies, workers))
     words = [
-        *model.in_words(workers, *servers_of(strategies, workers)),
+        who,
+        *servers_in_words(strategies, workers),
+        *rest,
         *(str(clause) for clause in world.faults().clauses),
     ]
     _print(results, title_of(sizes, workers, steps, world), words, to_stderr=json == "-")

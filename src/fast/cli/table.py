@@ -29,7 +29,7 @@ Entry = Mapping[str, Any]
 
 
 def print_table(comparison: Comparison, title: str, about: Sequence[str] = (), *, to_stderr: bool) -> None:
-    """Title, what there is to say about it, and table; then the verdict, then one line for each run that failed."""
+    """Title, what there is to say about it, and table; then the verdict, then what failed."""
     file = sys.stderr if to_stderr else sys.stdout
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
@@ -38,10 +38,22 @@ def print_table(comparison: Comparison, title: str, about: Sequence[str] = (), *
     for line in about:
         console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
     console.print(table_of(comparison))
-    console.print(Text(comparison.to_json()["verdict"]), soft_wrap=True)
-    for result in comparison.results:
-        if result.error is not None:
-            console.print(Text(f"{result.label} failed: {result.error}", style="red"), soft_wrap=True)
+    verdict = comparison.to_json()["verdict"]
+    console.print(Text(verdict), soft_wrap=True)
+    for line in failures(comparison, verdict):
+        console.print(Text(line, style="red"), soft_wrap=True)
+
+
+def failures(comparison: Comparison, verdict: str) -> list[str]:
+    """Who failed and why, each error of a strategy once: seeds may share it, and the verdict may have said it."""
+    failed = dict.fromkeys(
+        (result.label, result.error) for result in comparison.results if result.error is not None
+    )
+    return [
+        f"{label} failed: {error}"
+        for label, error in failed
+        if not verdict.endswith(f", of {label}: {error}")
+    ]
 
 
 def table_of(comparison: Comparison) -> Table:

@@ -87,13 +87,15 @@ def copied_state(replica: Replica) -> State:
 @contextmanager
 def only_new_garbage() -> Iterator[None]:
     """What is there now stays, and the collector needn't look at it again and again: beside a thousand workers
-    and torch itself, what a step leaves behind is little."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
+    and torch itself, what a step leaves behind is little. Who has frozen what was there before has done it for us."""
+    before, ours = gc.get_threshold(), not gc.get_freeze_count()
+    if ours:
+        gc.collect()
+        gc.freeze()
     gc.set_threshold(*_SELDOM)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if ours:
+            gc.unfreeze()

@@ -261,10 +261,12 @@ def test_the_same_seed_predicts_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert predict(strategy, situation) != predict(strategy, situation, seed=1)
 
 
+@pytest.mark.parametrize(("frozen", "expected"), [(0, ["freeze", "collect", "unfreeze"]), (5, ["collect"])])
 def test_a_prediction_clears_up_after_itself_and_looks_at_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, frozen: int, expected: list[str]
 ) -> None:
-    """A look at all that torch has made takes a quarter of a second, and a plan has dozens of predictions."""
+    """A look at all that torch has made takes a quarter of a second, and a plan has dozens of predictions. What its
+    caller has frozen stays so."""
     made: list[weakref.ref[Simulation]] = []
     done: list[str] = []
     collect = gc.collect
@@ -275,11 +277,12 @@ def test_a_prediction_clears_up_after_itself_and_looks_at_nothing_else(
         return simulation
 
     monkeypatch.setattr(prediction, "Simulation", make)
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
     monkeypatch.setattr(gc, "unfreeze", lambda: done.append("unfreeze"))
     monkeypatch.setattr(gc, "collect", lambda: (done.append("collect"), collect()))
     predicted("allreduce", 20)
-    assert done == ["freeze", "collect", "unfreeze"] and gc.isenabled()
+    assert done == expected and gc.isenabled()
     assert [each() for each in made] == [None]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -92,18 +90,6 @@ checked = settings(deadline=None, max_examples=40)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_both_versions_take_the_same_arguments(kernel: Kernel[..., object]) -> None:
     assert inspect.signature(kernel.reference) == inspect.signature(kernel.compiled)
-
-
-def test_numba_is_imported_only_when_a_kernel_runs_on_the_cpu() -> None:
-    program = (
-        "import sys, torch\n"
-        "from fast.parts.codecs import casts, eight_bit, qsgd, signs, ternary\n"
-        "from fast.parts.kernels.hashing import hashes\n"
-        "assert 'numba' not in sys.modules\n"
-        "hashes(torch.empty(4, dtype=torch.int64), (1, 2))\n"
-        "assert 'numba' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
 
 
 # Equal bits

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fast.lab.calibration.fitting import Spread
 from fast.lab.calibration.measuring import Measurements
 from fast.sim.cluster import Cluster
-from fast.sim.cluster.words import counted, rate_in_words, time_in_words
+from fast.sim.cluster.words import counted, lost_in_copying, rate_in_words, time_in_words
 
 BUSY_CORES = 0.15
 """Of all cores: so much may be at work on something else before it is worth a warning."""
@@ -17,15 +17,14 @@ UNSURE = 0.15
 
 def found_in_words(found: Measurements, cluster: Cluster) -> list[str]:
     """A line for each thing that was measured."""
-    work, link = cluster.work, cluster.network.within
+    work = cluster.work
     return [
         f"computing a step of {found.task}: {_sure(found.computing)} with {counted(found.cores, 'core')} at work, "
         f"{_sure(found.alone)} alone",
         f"a turn: {_sure(found.turn)}, after a sleep {_sure(found.rested_turn)}; applying: {_sure(found.applying)}",
         f"sending a letter: {time_in_words(work.send_s)} and {rate_in_words(work.send_rate, 'B/s')}; "
         f"each further receiver {time_in_words(work.message_s)}",
-        f"on the way: {time_in_words(link.latency_s)} and {rate_in_words(link.rate_bytes_per_s, 'B/s')} "
-        f"(round trip {_sure(min(found.trips.items())[1])})",
+        f"on the way: {_way(cluster)} (round trip {_sure(min(found.trips.items())[1])})",
         f"reading a letter: {time_in_words(work.read_s)} and {rate_in_words(work.read_rate, 'B/s')}; an operation "
         f"on tensors: {time_in_words(work.op_s)} and {rate_in_words(work.op_rate, 'B/s')}",
         *_means(found),
@@ -58,6 +57,18 @@ def warnings(found: Measurements, busy: float) -> list[str]:
         if each.uncertainty > UNSURE
     ]
     return said
+
+
+def _way(cluster: Cluster) -> str:
+    """What is neither sending nor reading: through shared memory no more than waking who sleeps."""
+    link = cluster.network.within
+    latency, rate = time_in_words(link.latency_s), rate_in_words(link.rate_bytes_per_s, "B/s")
+    if not lost_in_copying(link, cluster.work):
+        return f"{latency} and {rate}"
+    return (
+        f"{latency}; bytes are copied through memory when they are sent and read, and what is left of their way is too "
+        f"fast to be told from nothing ({rate})"
+    )
 
 
 def _means(found: Measurements) -> Iterator[str]:

@@ -206,7 +206,9 @@ def _what_ifs(advice: Advice, on_progress: OnProgress) -> list[WhatIf]:
     )
     found = []
     for words, make in others:
-        with suppress(UsageError):  # it can't be, or nothing is known of it: no reason to lose the plan itself
+        with suppress(
+            UsageError
+        ):  # it can't be, or nothing is known of it: no reason to lose the plan itself
             found.append(_what_if(advice, words, make(), on_progress))
     return [each for each in found if each is not None]
 

@@ -191,14 +191,16 @@ def _simulation(
 def _tidying_up() -> Iterator[None]:
     """Garbage is looked for at the end, and only in what has come since the beginning: to look at torch and all else
     that was there before takes as long as some of these simulations do."""
-    enabled = gc.isenabled()
+    enabled, ours = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
-    gc.freeze()
+    if ours:
+        gc.freeze()
     try:
         yield
     finally:
         gc.collect()
-        gc.unfreeze()
+        if ours:
+            gc.unfreeze()
         if enabled:
             gc.enable()
 

@@ -39,6 +39,20 @@ def cluster_of(
     return Cluster(compute, links, base.work)
 
 
+def check_speeds(text: str, workers: int) -> None:
+    """Refuse speeds of workers that aren't there.
+
+    >>> check_speeds("0-3:1,4-7:0.5", 8)
+    """
+    last = max(speed.last for speed in parse_speeds(text))
+    if last >= workers:
+        there = "only worker 0" if workers == 1 else f"only {workers} workers, 0 to {workers - 1}"
+        raise UsageError(
+            f"speeds {text}: there is no worker {last}, {there}. Leave out who isn't there, or ask for more workers: "
+            f"--workers {last + 1}"
+        )
+
+
 def parse_hosts(text: str) -> Hosts:
     """`4`: four workers to a host. `all`: everybody on one.
 

@@ -11,6 +11,8 @@ from fast.sim.cluster.work import Work
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_TOLD = 0.25
+"""A way that adds less than this to the copying of a letter can't be told from none: measurements differ by as much."""
 
 
 def words_of(compute: ComputeModel, network: Network, work: Work, workers: int, servers: int) -> list[str]:
@@ -18,7 +20,7 @@ def words_of(compute: ComputeModel, network: Network, work: Work, workers: int, 
     everybody = workers + servers
     return [
         _who(workers, servers) + _where(network, workers, servers),
-        *_ways(network, everybody),
+        *_ways(network, work, everybody),
         *_racks(network, everybody),
         *_own_links(network),
         _step(compute, workers),
@@ -73,12 +75,33 @@ def _where(network: Network, workers: int, servers: int) -> str:
     return f", {each}, on {len(used)} hosts{beside}"
 
 
-def _ways(network: Network, participants: int) -> Iterator[str]:
+def _ways(network: Network, work: Work, participants: int) -> Iterator[str]:
     hosts = len({network.host(who) for who in range(participants)})
     if hosts > 1:
         yield _across(network) + _letter(network)
     if hosts < participants:
-        yield f"two on one host have {_rate(network.within)} between them{_letter(network.within)}"
+        yield f"two on one host {_inside(network.within, work)}{_letter(network.within)}"
+
+
+def _inside(link: Network, work: Work) -> str:
+    if not lost_in_copying(link, work):
+        return f"have {_rate(link)} between them"
+    return (
+        "copy letters through its memory, which is local work, and what is left of the way is too fast to be told from "
+        f"nothing ({_rate(link)})"
+    )
+
+
+def lost_in_copying(link: Network, work: Work) -> bool:
+    """Whether the bytes on this link take next to nothing beside what sending and reading them takes: through memory
+    that both ends share there is nothing else to do, and a rate that was measured all the same is mostly noise.
+
+    >>> copying = Work(send_rate=8e9, read_rate=40e9)
+    >>> lost_in_copying(Network(60e9, 1e-5), copying), lost_in_copying(Network(3e9, 1e-5), copying)
+    (True, False)
+    """
+    copying_s = 1 / work.send_rate + 1 / work.read_rate
+    return 1 / min(link.rate_bytes_per_s, link.receives) < _TOLD * copying_s
 
 
 def _across(network: Network) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 from fast.errors import UsageError
 from fast.sim.faults.deeds import (
@@ -151,7 +151,9 @@ def read_clause(sentence: str) -> Clause:
         found = form.pattern.fullmatch(text)
         if found is not None:
             return form.build(found)
-    raise UsageError(f"{sentence.strip()!r} is no sentence of a scenario. Nearest is: {nearest(text)}")
+    raise UsageError(
+        f"{sentence.strip()!r} is no sentence of a scenario.{_spelling(text)} Nearest is: {nearest(text)}"
+    )
 
 
 def _plain(sentence: str) -> str:
@@ -201,15 +203,51 @@ def _length(text: str) -> When:
 # The nearest right sentence
 
 _QUANTITY = re.compile(rf"(?:{_IDS}|{_NUMBER})(?:%|(?:s|ms|us|µs|ns)\b)?")
+_WORD = re.compile(r"[a-z']+")
+_PLURALS = ("workers", "servers", "steps", "freeze", "flip", "send", "scale", "cannot")
+"""Words of right sentences that no example has, besides the verbs of deeds."""
 
 
 def nearest(text: str) -> str:
-    """The example most like this text, with its own numbers where they fit."""
+    """This text with its misspelt words put right, if that is all that is wrong with it; else the example most
+    like it, with its own numbers where they fit."""
+    for wrong, right in misspelt(text):
+        text = re.sub(rf"(?<![a-z']){re.escape(wrong)}(?![a-z'])", right, text)
+    if _is_right(text):
+        return text
     example = max(
         (example for form in FORMS for example in form.examples), key=lambda example: _likeness(text, example)
     )
     filled = _filled(example, _QUANTITY.findall(text))
     return filled if _is_right(filled) else example
+
+
+def misspelt(text: str) -> list[tuple[str, str]]:
+    """The words that no sentence has, each with the word that it is close to.
+
+    >>> misspelt("worker 3 dyes at 2s"), misspelt("worker 3 crashes at 2s")
+    ([('dyes', 'dies')], [])
+    """
+    known = _words_of_sentences()
+    strange = dict.fromkeys(word for word in _words(text) if word not in known)
+    near = ((word, get_close_matches(word, known, n=1, cutoff=0.7)) for word in strange)
+    return [(word, found[0]) for word, found in near if found]
+
+
+def _spelling(text: str) -> str:
+    """With a blank before it, or nothing if no word is like one that there is."""
+    return "".join(
+        f" There is no {wrong!r} in one; did you mean {right!r}?" for wrong, right in misspelt(text)
+    )
+
+
+def _words_of_sentences() -> list[str]:
+    examples = (word for form in FORMS for example in form.examples for word in _words(example))
+    return sorted({*examples, *(verb for deed in Deed for verb in deed.value), *_PLURALS})
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_QUANTITY.sub(" ", text.lower()))
 
 
 def _likeness(text: str, example: str) -> float:

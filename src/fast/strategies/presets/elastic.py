@@ -42,7 +42,7 @@ def easgd(
     easgd(tau=4, alpha=None, beta=None, synchronous=False)
     """
     check_whole("easgd", "tau", tau, 1)
-    _check_shares("easgd", alpha=alpha, beta=beta)
+    _check_shares("easgd", _SPRINGS, alpha=alpha, beta=beta)
     check_flag("easgd", "synchronous", synchronous)
     return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous)
 
@@ -77,10 +77,13 @@ def eamsgd(
     eamsgd(momentum=0.9, tau=10, alpha=None, beta=None, synchronous=False)
     """
     check_whole("eamsgd", "tau", tau, 1)
-    _check_shares("eamsgd", alpha=alpha, beta=beta)
+    _check_shares("eamsgd", _SPRINGS, alpha=alpha, beta=beta)
     check_flag("eamsgd", "synchronous", synchronous)
     if not _is_number(momentum) or not 0 <= momentum < 1:
-        raise UsageError(f"eamsgd(momentum={momentum!r}): from 0 to less than 1")
+        raise UsageError(
+            f"eamsgd(momentum={momentum!r}): a number from 0 to less than 1 is needed. Try 0.5 with a rate made for "
+            "plain SGD; 0 is easgd."
+        )
     return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous, momentum=momentum)
 
 
@@ -114,7 +117,7 @@ def tree_easgd(
     check_whole("tree_easgd", "branching", branching, 1)
     _check_interval("up", up)
     _check_interval("down", down)
-    _check_shares("tree_easgd", alpha=alpha)
+    _check_shares("tree_easgd", _TREE, alpha=alpha)
     return ElasticTree(
         branching=branching, up=up, down=down, alpha=0.9 / (branching + 1) if alpha is None else alpha
     )
@@ -156,15 +159,30 @@ def mpca_sgd(
     check_flag("mpca_sgd", "replace", replace)
     for key, value in {"rho": rho, "kappa": kappa}.items():
         if not _is_number(value) or not (isfinite(value) and value >= 0):
-            raise UsageError(f"mpca_sgd({key}={value!r}): a number from 0 on")
-    _check_shares("mpca_sgd", rate=rate, momentum=momentum)
+            raise UsageError(f"mpca_sgd({key}={value!r}): a number from 0 on is needed; 0 leaves it out")
+    _check_shares("mpca_sgd", _MASTER, rate=rate, momentum=momentum)
     return FollowMaster(tau=tau, rho=rho, kappa=kappa, rate=rate, momentum=momentum, replace=replace)
 
 
-def _check_shares(name: str, **shares: float | None) -> None:
+_SPRINGS = (
+    "alpha is how much of the way to the centre a worker goes in one exchange, beta how much of the way to the "
+    "workers' mean the centre goes when all have met it. Try alpha=0.1, or leave both out: then beta is 0.9."
+)
+_TREE = (
+    "alpha is how much of the way to its parent or a child a worker goes with each letter. Try 0.3, or leave it out: "
+    "then it is 0.9 / (branching + 1)."
+)
+_MASTER = (
+    "rate is how much of the way to the snapshots' mean the master goes, momentum how much of its last move it makes "
+    "again. Try rate=1.0 and momentum=0.0, which is what they are if left out."
+)
+"""What shares are of, and what to try."""
+
+
+def _check_shares(name: str, means: str, **shares: float | None) -> None:
     for key, value in shares.items():
         if value is not None and not (_is_number(value) and 0 <= value <= 1):
-            raise UsageError(f"{name}({key}={value!r}): from 0 to 1")
+            raise UsageError(f"{name}({key}={value!r}): a number from 0 to 1 is needed: {means}")
 
 
 def _check_interval(key: str, interval: object) -> None:
