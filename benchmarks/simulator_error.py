@@ -3,8 +3,12 @@
 Before the cells of a model and a number of workers the machine is calibrated as `fast calibrate` does it, with the
 model's size and the workers that the cells have; nothing is fitted to the cells. What a sleep takes longer than told is
 added to the pace. A repetition of every cell comes after another; each real run is simulated with its own seed and with
-the calibration that was made shortly before it, because the machine's weather changes, and medians are taken of both. A
-real run is made again if the machine is not as fast before and after it as it was when it was calibrated.
+the calibration that was made shortly before it, because the machine's weather changes. What is reported of a cell is
+the median of the errors of its runs, not the error of two medians: weather that lasts for a repetition is in both of
+its times and cancels. A real run is made again if the machine is not as fast before and after it as it was when it was
+calibrated.
+
+With `--json FILE` what was measured is kept there, and a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ WIDTHS = {"64-64-10": (64, 64, 10), "1.9 M": (784, 1024, 1024, 10)}
 STEPS = {"64-64-10": {2: 1500, 4: 300, 8: 300}, "1.9 M": {2: 200, 4: 40, 8: 40}}
 """More where no pace makes them last: a run of half a second shows the machine's mood rather than the strategy."""
 PACES_S = {
-    "64-64-10": {2: None, 4: 0.004, 8: 0.008},
+    "64-64-10": {2: None, 4: 0.003, 8: 0.006},
     "1.9 M": {2: None, 4: 0.040, 8: 0.100},
 }
 """Where workers are more than cores: two to three times as long as the two cores take for all workers' computing, so
@@ -184,6 +188,10 @@ def _parts(excerpt: Any) -> tuple[int, int, int]:
     return len(starts) - 1 - skipped, total, computing
 
 
+Models = dict[str, list[dict[str, Any]]]
+"""By ground the calibrations of all repetitions."""
+
+
 class Ground(Protocol):
     """Where cells run for real, and the model of it: for now this host; links between hosts may follow."""
 
@@ -203,9 +211,9 @@ class ThisHost:
 
     name = "this host"
 
-    def __init__(self, engine: LocalEngine, known: dict[str, list[dict[str, Any]]] | None = None) -> None:
+    def __init__(self, engine: LocalEngine, known: Models) -> None:
         self._engine = engine
-        self.found: dict[str, list[dict[str, Any]]] = known or {}
+        self.found = known
         """By model and workers, of each repetition: the cluster file and by how much a sleep is longer than told."""
 
     def calibrate(self, cell: Cell, effort: Effort) -> None:
@@ -267,14 +275,20 @@ def simulations(
 
 
 def measured(
-    cells: Sequence[Cell], grounds: dict[str, Ground], repetitions: int, effort: Effort
-) -> dict[Cell, list[Time]]:
-    """All cells once, and then all of them again: what disturbs the machine for a minute hits each of them once."""
-    times: dict[Cell, list[Time]] = {cell: [] for cell in cells}
+    times: dict[Cell, list[Time]],
+    grounds: dict[str, Ground],
+    repetitions: int,
+    effort: Effort,
+    keep: Callable[[], None],
+) -> None:
+    """All cells once, and then all of them again: what disturbs the machine for a minute hits each of them once. What
+    is in `times` already isn't measured any more; `keep` is called after each ground."""
     with Mood() as mood:
         for repetition in range(repetitions):
-            for where, group in itertools.groupby(cells, key=lambda cell: (cell.where, cell.ground)):
+            for where, group in itertools.groupby(times, key=lambda cell: (cell.where, cell.ground)):
                 some = list(group)
+                if all(len(times[cell]) > repetition for cell in some):
+                    continue
                 wait_for_quiet()
                 grounds[where[0]].calibrate(some[0], effort)
                 mood.keep(some[0].model)
@@ -287,7 +301,7 @@ def measured(
                         f"repetition {repetition + 1}: {cell.group}, {cell.strategy}: "
                         f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
                     )
-    return times
+                keep()
 
 
 class Mood:
@@ -373,21 +387,27 @@ class Row:
     low_s: float
     high_s: float
     """The fastest and the slowest of the real runs."""
-
-    @property
-    def error(self) -> float:
-        return self.simulated.step_s / self.measured.step_s - 1
-
-    @property
-    def outside_error(self) -> float:
-        """Nothing measured there and nothing simulated is no error."""
-        real, model = self.measured.outside_s, self.simulated.outside_s
-        return model / real - 1 if real else math.inf if model else 0.0
+    error: float
+    outside_error: float
+    """Medians over the runs, each against its own simulation."""
 
 
 def row_of(cell: Cell, times: Sequence[Time], models: Sequence[Time]) -> Row:
-    steps = [each.step_s for each in times]
-    return Row(cell, middle(times), middle(models), min(steps), max(steps))
+    steps, pairs = [each.step_s for each in times], list(zip(times, models, strict=True))
+    return Row(
+        cell,
+        middle(times),
+        middle(models),
+        min(steps),
+        max(steps),
+        error=statistics.median(off(model.step_s, real.step_s) for real, model in pairs),
+        outside_error=statistics.median(off(model.outside_s, real.outside_s) for real, model in pairs),
+    )
+
+
+def off(model_s: float, real_s: float) -> float:
+    """Nothing measured and nothing simulated is no error."""
+    return model_s / real_s - 1 if real_s else math.inf if model_s else 0.0
 
 
 def middle(times: Sequence[Time]) -> Time:
@@ -481,52 +501,101 @@ def grid(quick: bool) -> list[Cell]:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write models, rows and summary there as well")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        type=Path,
+        help="keep models, rows and summary there; what it has isn't done again",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a small grid, each cell once; about two minutes"
     )
     parser.add_argument("--repetitions", type=int, help="real runs of each cell; 3 unless told")
     parser.add_argument("--check", action="store_true", help="end with 1 unless all that is demanded holds")
     parser.add_argument(
-        "--again", metavar="FILE", help="simulate the cells of such a file again, without real runs"
+        "--again",
+        metavar="FILE",
+        type=Path,
+        help="simulate the cells of such a file again, without real runs",
     )
     return parser.parse_args()
 
 
+# What is kept
+
+
+def kept(file: Path | None, cells: Sequence[Cell]) -> tuple[dict[Cell, list[Time]], Models]:
+    """What a file has of these cells, ground by ground: repetitions that are whole, measured as they would be now."""
+    data = json.loads(file.read_text()) if file is not None and file.exists() else {"models": {}, "rows": []}
+    found = {Cell(**row["cell"]): row for row in data["rows"]}
+    times: dict[Cell, list[Time]] = {}
+    models: Models = {}
+    for ground, group in itertools.groupby(cells, key=lambda cell: cell.ground):
+        own = {cell: found.get(cell, {"times": []}) for cell in group}
+        same = all(
+            row.get("pace_s") == cell.pace_s and row.get("steps") == cell.steps for cell, row in own.items()
+        )
+        whole = min(len(row["times"]) for row in own.values()) if same else 0
+        times |= {cell: [Time(**each) for each in row["times"][:whole]] for cell, row in own.items()}
+        models[ground] = data["models"].get(ground, [])[:whole]
+    return times, models
+
+
+def keep(
+    file: Path | None,
+    times: Mapping[Cell, Sequence[Time]],
+    models: Models,
+    rows: Sequence[Row] = (),
+    summary: Summary | None = None,
+) -> None:
+    if file is None:
+        return
+    said = {row.cell: asdict(row) for row in rows}
+    data = {
+        "schema": 1,
+        "models": models,
+        "rows": [
+            {
+                "cell": asdict(cell),
+                "pace_s": cell.pace_s,
+                "steps": cell.steps,
+                "times": [asdict(each) for each in own],
+                **said.get(cell, {}),
+            }
+            for cell, own in times.items()
+        ],
+        "summary": summary and asdict(summary),
+    }
+    file.write_text(json.dumps(data, indent=1) + "\n")
+
+
 def main() -> None:
     asked = options()
-    before, load = json.loads(Path(asked.again).read_text()) if asked.again else None, load_of_others()
+    if asked.again is not None and not asked.again.exists():
+        sys.exit(f"--again {asked.again}: there is no such file")
+    times, models = kept(asked.again or asked.json, grid(asked.quick))
     with harness.engine() as engine:
-        host = ThisHost(engine, before and before["models"])
+        host = ThisHost(engine, models)
         grounds: dict[str, Ground] = {host.name: host}
-        if before is None:
-            cells = grid(asked.quick)
-            harness.note(f"{load:.2f} cores are busy with something else")
+        if asked.again is None:
+            harness.note(f"{load_of_others():.2f} cores are busy with something else")
             effort, repetitions = (QUICK, 1) if asked.quick else (Effort(), 3)
-            times = measured(cells, grounds, asked.repetitions or repetitions, effort)
-        else:
-            times = {Cell(**row["cell"]): [Time(**each) for each in row["times"]] for row in before["rows"]}
-    models = simulations(grounds, times)
-    rows = [row_of(cell, each, models[cell]) for cell, each in times.items()]
+            measured(
+                times,
+                grounds,
+                asked.repetitions or repetitions,
+                effort,
+                keep=lambda: keep(asked.json, times, host.found),
+            )
+    times = {cell: own for cell, own in times.items() if own}
+    if not times:
+        sys.exit(f"--again {asked.again}: nothing that it has was measured as it would be now")
+    simulated_times = simulations(grounds, times)
+    rows = [row_of(cell, each, simulated_times[cell]) for cell, each in times.items()]
     summary = summary_of(rows)
     show(rows, summary)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(_data(rows, times, summary, host), indent=1) + "\n")
+    keep(asked.json, times, host.found, rows, summary)
     sys.exit(1 if asked.check and not summary.holds else 0)
-
-
-def _data(
-    rows: Sequence[Row], times: dict[Cell, list[Time]], summary: Summary, host: ThisHost
-) -> dict[str, Any]:
-    return {
-        "models": host.found,
-        "rows": [
-            {**asdict(row), "error": row.error, "outside_error": row.outside_error,
-             "times": [asdict(each) for each in times[row.cell]]}
-            for row in rows
-        ],
-        "summary": asdict(summary),
-    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def script(name: str) -> ModuleType:
 
 
 scores, slow, moments = script("preset_scores"), script("slow_links"), script("moments")
+error = script("simulator_error")
 
 
 # Climbing a grid
@@ -342,3 +343,35 @@ def test_the_table_has_a_cell_for_every_choice() -> None:
     assert lines[4] == "| `allreduce` | 91.0 ±1.4 (x 1) | | | |"
     assert lines[5].count("91.0 ±1.4 (x 0.5)") == 3 and "refused" in lines[5]
     assert len({line.count("|") for line in lines[2:]}) == 1
+
+
+# The error of the simulator
+
+
+def test_weather_that_lasts_for_a_repetition_is_in_both_times_and_cancels() -> None:
+    """The machine was half as fast in one repetition, and as fast as before in the calibration of another."""
+    cell = error.Cell("1.9 M", 2, None, "allreduce")
+    real = [error.Time(step, step / 2) for step in (1.0, 2.0, 1.0)]
+    model = [error.Time(step, step / 4) for step in (1.1, 2.0, 2.0)]
+    row = error.row_of(cell, real, model)
+    assert row.error == pytest.approx(0.1) and row.outside_error == pytest.approx(-0.45)
+    assert (row.measured.step_s, row.simulated.step_s, row.low_s, row.high_s) == (1.0, 2.0, 1.0, 2.0)
+
+
+def test_what_was_measured_of_the_simulators_error_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repetitions of a ground that are whole; and nothing that was measured at another pace."""
+    cells, file = error.grid(quick=True), tmp_path / "error.json"
+    two, four = (sorted({cell.ground for cell in cells})[place] for place in (0, 1))
+    times = {cell: [error.Time(1.0, 0.5)] * (2 if cell.ground == two else 1) for cell in cells}
+    last = [cell for cell in cells if cell.ground == two][-1]
+    times[last] = times[last][:1]  # it was ended in the middle of a repetition
+    error.keep(file, times, {two: [{"n": 1}, {"n": 2}], four: [{"n": 3}]})
+    found, models = error.kept(file, cells)
+    assert {len(own) for own in found.values()} == {1} and list(found) == cells
+    assert models == {two: [{"n": 1}], four: [{"n": 3}]}
+    monkeypatch.setitem(error.PACES_S["64-64-10"], 4, 1.0)
+    found, models = error.kept(file, cells)
+    assert {cell.ground for cell, own in found.items() if own} == {two} and models[four] == []
+    assert error.kept(tmp_path / "none", cells)[1] == {two: [], four: []}

@@ -269,6 +269,17 @@ def test_on_another_processor_bits_may_differ(recorded_script, tmp_path, monkeyp
     assert "replayed, but the weights of worker" in printed.err
 
 
+def test_with_another_torch_bits_may_differ(recorded_script, tmp_path, monkeypatch, capsys):
+    """The same torch says nothing of the kind."""
+    (tmp_path / "numbers.txt").write_text("1.5 4")
+    record, _ = recorded_script(FROM_A_FILE)
+    assert called(["replay", str(record)], monkeypatch, capsys)[1].err.count("may differ") == 0
+    monkeypatch.setattr("torch.__version__", "1.0.0")
+    code, printed = called(["replay", str(record)], monkeypatch, capsys)
+    assert code == 0
+    assert "and this is 1.0.0; the bits may differ" in printed.err
+
+
 # Runs that ended badly
 
 

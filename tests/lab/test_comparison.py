@@ -54,7 +54,7 @@ def test_the_json_has_its_keys_and_canonical_calls() -> None:
     }  # fmt: skip
     assert [set(row) for row in rows] == [KEYS, KEYS]
     assert [row["strategy"] for row in rows] == [
-        "local_sgd(tau=10, moments='keep')",
+        "local_sgd(tau=10, moments='keep', rule=mean)",
         "torus(rule=mean, send='auto', topology=torus(rows=None, columns=None), codec=None, bucket_mb=None)",
     ]
     assert [row["label"] for row in rows] == ["local_sgd", "torus"]

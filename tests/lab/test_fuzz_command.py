@@ -37,7 +37,7 @@ def test_seeds_that_pass_are_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert all(each["finding"] is None and each["steps"] > 10 for each in told)
     said = capsys.readouterr().out
     assert "gossip(p=0.3): 3 seeds from 5 on, no violation" in said
-    assert "local_sgd(tau=2, moments='keep'): 3 seeds from 5 on, no violation" in said
+    assert "local_sgd(tau=2, moments='keep', rule=mean): 3 seeds from 5 on, no violation" in said
     for words in ("events", "steps", "letters", "contributions", "faults"):
         assert f" {words}" in said
     assert "checked: what letters carry from one to another must neither appear nor disappear" in said

@@ -25,7 +25,8 @@ from fast.adapters.optimizer_spec import KNOWN
 from fast.engine import Seat, current_seat, seated
 from fast.engine.threads import run_threads
 from fast.errors import UsageError
-from fast.loop.large_batch import HOLDS_RATE
+from fast.loop.large_batch import HOLDS_RATE, PlainRates
+from fast.loop.loading import strategy_from
 from fast.loop.serving import serve
 from fast.loop.session import close_sessions
 from running import from_text, plainly
@@ -448,6 +449,31 @@ def test_where_steps_are_on_own_batches_that_is_said(runner):
     )  # fmt: skip
     assert said[1] == "effective batch 2 x 4 = 8, learning rate 0.05 for 16 scaled by 0.5 to 0.025"
     assert said[2].startswith("with local_sgd(tau=2) every worker takes its steps on its own batch.")
+
+
+@pytest.mark.parametrize(
+    ("call", "workers", "words"),
+    [
+        ("allreduce", 4, "effective batch 4 x 32 = 128, learning rate 0.1, 0.02 as it is"),
+        ("ssp(bound=0)", 3, "effective batch 3 x 32 = 96, learning rate 0.1, 0.02 as it is"),
+        ("tensorflow(backups=1)", 4, "effective batch 3 x 32 = 96, learning rate 0.1, 0.02 as it is"),
+        ("allreduce", 1, None),
+        ("ssp(bound=3)", 4, None),
+        ("local_sgd", 4, None),
+        ("torus", 4, None),
+    ],
+)
+def test_without_a_plan_the_log_says_once_to_which_batch_the_rate_is_applied(call, workers, words):
+    """Where a step is made of everybody's gradients; with one's own batches there is nothing to say."""
+    groups = [
+        {"params": [nn.Parameter(torch.zeros(1))]},
+        {"params": [nn.Parameter(torch.zeros(1))], "lr": 0.02},
+    ]
+    said = []
+    rates = PlainRates(strategy_from(call), workers, SGD(groups, lr=0.1), said.append)
+    for samples in (None, 32, 16):
+        rates.compare(samples)
+    assert said == ([] if words is None else [f"{words}; fast.LargeBatch scales it"])
 
 
 def test_only_those_count_whose_gradients_are_in_an_update():

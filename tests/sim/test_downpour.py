@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fast.adapters import ServerReplica, TorchReplica
+from fast.adapters.server_replica import server_replicas
 from fast.codecs import fp16
 from fast.corrections import delay_compensation, explicit_momentum
 from fast.errors import UsageError
@@ -48,6 +49,60 @@ def asynchronous_loop(batches, *, lr=LR, momentum=0.0, fetch=1, push=1, normalis
 
 
 # Values
+
+
+def adagrad_loop(batches, *, lr, fetch, push):
+    """The same with Adagrad, w <- w - lr G / (sqrt(sum of all G^2) + 1e-10), on the server and on the workers."""
+    size, steps = len(batches), len(batches[0])
+    w, squares = PROBLEM.start, torch.zeros_like(PROBLEM.start)
+    own, own_squares, gathered = [w] * size, [squares] * size, [torch.zeros_like(w)] * size
+    for step in range(steps):
+        for i in range(size):
+            g = PROBLEM.gradient(own[i], batches[i][step])
+            gathered[i] = gathered[i] + g
+            if (step + 1) % fetch:
+                own_squares[i] = own_squares[i] + g * g
+                own[i] = own[i] - lr * g / (own_squares[i].sqrt() + 1e-10)
+            if (step + 1) % push == 0:
+                squares = squares + gathered[i] * gathered[i]
+                w = w - lr * gathered[i] / (squares.sqrt() + 1e-10)
+                gathered[i] = torch.zeros_like(w)
+            if (step + 1) % fetch == 0:
+                own[i] = w
+    return w
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize(("fetch", "push"), [(1, 1), (4, 2), (2, 3)])
+def test_with_adagrad_on_the_servers_it_is_the_plain_loop(fetch, push, servers):
+    """The paper's choice, through torch's own optimizer, which the servers build from its description."""
+    size, steps, lr = 3, 12, 0.1
+    batches = PROBLEM.batches(size, steps)
+    replicas, workers = [], []
+    for own in batches:
+        model = nn.Linear(len(PROBLEM.start), 1, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            model.weight.copy_(PROBLEM.start)
+        replica = TorchReplica(model, torch.optim.Adagrad(model.parameters(), lr=lr))
+        replicas.append(replica)
+
+        def compute(batch, replica=replica, model=model):
+            rows = list(batch)
+            replica.samples = len(rows)
+            replica.compute(lambda: (model(PROBLEM.a[rows])[:, 0] - PROBLEM.b[rows]).square().mean() / 2)
+
+        workers.append(SimWorker(replica, iter(own), compute))
+    strategy = downpour(fetch=fetch, push=push, servers=servers)
+    simulation = Simulation(
+        strategy,
+        workers,
+        server_replicas=server_replicas(replicas[0], servers, sharded=strategy.sharded),
+        network=INSTANT,
+        compute=RoundRobin(),
+    )
+    simulation.run(pause_after=steps)
+    found = torch.cat([simulation.me(size + k).weights for k in range(servers)])[: len(PROBLEM.start)]
+    assert close(found, adagrad_loop(batches, lr=lr, fetch=fetch, push=push))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6])

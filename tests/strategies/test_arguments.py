@@ -99,6 +99,7 @@ def test_there_are_such_presets() -> None:
         (lambda: eamsgd(synchronous=1), r"eamsgd\(synchronous=1\): True or False"),
         (lambda: mpca_sgd(replace="no"), r"mpca_sgd\(replace='no'\): True or False"),
         (lambda: ssp(bound=0.5), "the bound counts whole steps"),
+        (lambda: petuum(bound=65), "with a gradient of each of them in their memory. Take a bound up to 64"),
         (lambda: parameter_server(tau=0.5), "the tau counts whole steps"),
         (lambda: mxnet([1]), r"mxnet\(kvstore=\[1\]\): the store is 'dist_sync' or 'dist_async'"),
     ],

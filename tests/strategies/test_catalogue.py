@@ -32,15 +32,15 @@ from fast.testing import check_strategy
 def test_a_preset_builds_a_strategy_that_knows_its_call() -> None:
     strategy = local_sgd(4)
     assert isinstance(strategy, Strategy)
-    assert strategy.call == repr(strategy) == "local_sgd(tau=4, moments='keep')"
-    assert local_sgd().call == "local_sgd(tau=10, moments='keep')"
+    assert strategy.call == repr(strategy) == "local_sgd(tau=4, moments='keep', rule=mean)"
+    assert local_sgd().call == "local_sgd(tau=10, moments='keep', rule=mean)"
 
 
 def test_calls_spell_out_every_argument() -> None:
     assert torus(sum_, topology=Torus(rows=2)).call == (
         "torus(rule=sum, send='auto', topology=torus(rows=2, columns=None), codec=None, bucket_mb=None)"
     )
-    assert dpsgd(Full()).call == "dpsgd(topology=full(), moments='keep')"
+    assert dpsgd(Full()).call == "dpsgd(topology=full(), moments='keep', rule=mean)"
     assert canonical_call("f", {"a": 1.5, "b": "x_", "c": (1, [2]), "d": None}) == (
         "f(a=1.5, b='x_', c=(1, [2]), d=None)"
     )

@@ -36,9 +36,9 @@ def calls(text: str) -> list[str]:
     [
         ("allreduce", ALLREDUCE),
         ("allreduce()", ALLREDUCE),
-        ("local_sgd", "local_sgd(tau=10, moments='keep')"),
-        ("local_sgd(4)", "local_sgd(tau=4, moments='keep')"),
-        ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4, moments='keep')"),
+        ("local_sgd", "local_sgd(tau=10, moments='keep', rule=mean)"),
+        ("local_sgd(4)", "local_sgd(tau=4, moments='keep', rule=mean)"),
+        ("  local_sgd( tau = 4 )\n", "local_sgd(tau=4, moments='keep', rule=mean)"),
         ("ssp(inf)", f"ssp(bound=inf, {ONE_SERVER})"),
         (
             "ssp(1, servers='workers', correction=chain(by_staleness, explicit_momentum(-0.2)))",
@@ -46,11 +46,14 @@ def calls(text: str) -> list[str]:
             "correction=chain(by_staleness(), explicit_momentum(mu=-0.2)))",
         ),
         ("ssp(0, 4, rule=sum)", f"ssp(bound=0, {ONE_SERVER})".replace("=1,", "=4,").replace("mean", "sum")),
-        ("mxnet(kvstore='dist_async')", "mxnet(kvstore='dist_async', codec=None)"),
+        ("mxnet(kvstore='dist_async')", "mxnet(kvstore='dist_async', codec=None, rule=mean)"),
         ("ssp(bound=+2)", f"ssp(bound=2, {ONE_SERVER})"),
-        ("dpsgd(full)", "dpsgd(topology=full(), moments='keep')"),
-        ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3), moments='keep')"),
-        ("dpsgd(channels([(0, 1), (2, 1)]))", "dpsgd(topology=channels([(0, 1), (1, 2)]), moments='keep')"),
+        ("dpsgd(full)", "dpsgd(topology=full(), moments='keep', rule=mean)"),
+        ("dpsgd(torus(2, 3))", "dpsgd(topology=torus(rows=2, columns=3), moments='keep', rule=mean)"),
+        (
+            "dpsgd(channels([(0, 1), (2, 1)]))",
+            "dpsgd(topology=channels([(0, 1), (1, 2)]), moments='keep', rule=mean)",
+        ),
         ("torus", f"torus(rule=mean, send='auto', topology=torus(rows=None, columns=None), {NO_CODEC})"),
         (
             "torus(rule=sum, send='own', topology=torus(rows=2))",
@@ -97,7 +100,7 @@ def test_a_list_is_one_expression() -> None:
         ALLREDUCE,
         f"ssp(bound=2, {ONE_SERVER})",
         f"torus(rule=sum, send='own', topology=torus(rows=None, columns=None), {NO_CODEC})",
-        "dpsgd(topology=torus(rows=2, columns=3), moments='keep')",
+        "dpsgd(topology=torus(rows=2, columns=3), moments='keep', rule=mean)",
     ]
     assert calls("allreduce") == calls("allreduce,") == [ALLREDUCE]
 
@@ -273,12 +276,12 @@ def test_a_rule_from_a_file_goes_where_rules_go() -> None:
         ("allreduc", "Did you mean allreduce?"),
         (
             "local_sgd(tua=3)",
-            "has no argument 'tua'. Did you mean tau? local_sgd takes: tau=10, moments='keep'.",
+            "has no argument 'tua'. Did you mean tau? local_sgd takes: tau=10, moments='keep', rule=mean.",
         ),
         ("allreduce(tau=3)", "allreduce takes: codec=None, algorithm='auto'"),
         (
-            "local_sgd(1, 'keep', 2)",
-            "too many positional arguments. local_sgd takes: tau=10, moments='keep'.",
+            "local_sgd(1, 'keep', mean, 2)",
+            "too many positional arguments. local_sgd takes: tau=10, moments='keep', rule=mean.",
         ),
         ("local_sgd(1, tau=2)", "multiple values for argument 'tau'"),
         ("local_sgd(tau=1, tau=2)", "each argument is given once"),

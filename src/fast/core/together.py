@@ -137,11 +137,11 @@ class Together(ABC):
         self._next_round()
         return (await self._rounds.ask(tensor, among, Kind.ALL_GATHER, How())).tensor
 
-    async def gather_gradients(self, *, weight: float = 1.0) -> list[Letter]:
-        """This step's gradient of everybody who is still in, by ascending worker and the same for all of
+    async def gather_all(self, tensor: Tensor, *, weight: float = 1.0) -> list[Letter]:
+        """This tensor of everybody who is still in, with its weight, by ascending worker and the same for all of
         them; to read until the next round."""
         self._next_round()
-        asked = self._rounds.ask(self.gradient, None, Kind.ALL_GATHER, How(), weight=weight)
+        asked = self._rounds.ask(tensor, None, Kind.ALL_GATHER, How(), weight=weight)
         found, tag = await asked, f"fast.{self.world.lane}"
         return [
             Letter(who, tag, row, steps=(self.steps,), weight=counts)

@@ -26,10 +26,10 @@ from fast.errors import FastError, UsageError
 from fast.lab.crew import only_new_garbage
 from fast.lab.settings import Simulated
 from fast.lab.tally import Tally
+from fast.parts import mean
 from fast.sim import Simulation, SimWorker
 from fast.sim.checkers import Checkers
 from fast.sim.faults import Director
-from fast.strategies.averaging import GatherAndMerge
 from fast.trace import Observer
 from fast.view import Layout
 
@@ -123,7 +123,8 @@ def _by_letters(strategy: Strategy) -> bool:
     """Whether its means go over letters instead of being the plain one, which is a formula."""
     means = strategy.synchronous and strategy.topology is None
     own_way = getattr(strategy, "codec", None) is not None or getattr(strategy, "algorithm", "auto") != "auto"
-    return means and (own_way or isinstance(strategy, GatherAndMerge))
+    own_rule = getattr(strategy, "rule", mean) is not mean and not strategy.servers(2)
+    return means and (own_way or own_rule)
 
 
 def _in_rounds(strategy: Strategy) -> bool:

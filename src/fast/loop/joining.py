@@ -17,7 +17,7 @@ from fast.engine import Seat, current_seat
 from fast.errors import UsageError
 from fast.loop.alone import join_alone
 from fast.loop.batchnorm import check_layers, totals_of
-from fast.loop.large_batch import LargeBatch, ScaledRates, check_fits
+from fast.loop.large_batch import LargeBatch, PlainRates, ScaledRates, check_fits
 from fast.loop.loading import strategy_from
 from fast.loop.options import Options
 from fast.loop.session import Session
@@ -156,7 +156,8 @@ def _join_others(
     )
     session = Session(model, optimizer, runtime, moving=runtime.moving)
     session.totals = totals_of(session)
-    _take_over_step(optimizer, session, runtime, replica, rates)
+    plain = PlainRates(strategy, seat.workers, optimizer, seat.say if seat.id == 0 else _silently)
+    _take_over_step(optimizer, session, runtime, replica, rates or plain)
     _overlap(session, runtime, replica, options.accumulate, rates)
     with nullcontext() if rates is None else rates.in_force():
         runtime.join()
@@ -263,7 +264,7 @@ def _take_over_step(
     session: Session,
     runtime: WorkerRuntime,
     replica: TorchReplica,
-    rates: ScaledRates | None,
+    rates: ScaledRates | PlainRates,
 ) -> None:
     """Replace the instance's `step` by one that exchanges; schedulers wrap it like any other.
 
@@ -283,10 +284,9 @@ def _take_over_step(
                 "Train in bfloat16 without a scaler, or with one worker."
             )
         self._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it, wherever the step is applied
-        if rates is not None:
-            rates.compare(session.pending_samples)
+        rates.compare(session.pending_samples)
         replica.samples = session.take_samples()
-        with nullcontext() if rates is None else rates.stepping():
+        with rates.stepping():
             runtime.step()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # a scheduler was made before

@@ -14,7 +14,7 @@ steps were taken is kept in the groups, and so in every checkpoint of the optimi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
@@ -164,7 +164,7 @@ def check_fits(plan: LargeBatch, strategy: Strategy, optimizer: Optimizer, serve
 
 @final
 class ScaledRates:
-    """The rates of one optimizer while its steps are under way."""
+    """The scaled rates of one optimizer while its steps are under way."""
 
     def __init__(
         self, plan: LargeBatch, optimizer: Optimizer, workers: int, say: Callable[[str], None]
@@ -250,3 +250,31 @@ class ScaledRates:
                 state[name].mul_(ratio)
             elif name in state:
                 state[name] *= ratio
+
+
+@final
+class PlainRates:
+    """The rates of an optimizer that nobody scales. Says once to which batch they are applied, where one step is made
+    of everybody's samples: with more workers it is a larger one, and the rate stays."""
+
+    def __init__(
+        self, strategy: Strategy, workers: int, optimizer: Optimizer, say: Callable[[str], None]
+    ) -> None:
+        self._workers, self._optimizer, self._say = strategy.contributors(workers), optimizer, say
+        together = strategy.replicas_agree or (strategy.servers(workers) > 0 and strategy.servers_optimize)
+        lock_step = strategy.synchronous or strategy.never_stale
+        self._told = workers == 1 or not (together and lock_step)
+
+    def compare(self, samples: int | None) -> None:
+        """The first step, where samples are counted, has so many of this worker."""
+        if self._told or not samples:
+            return
+        self._told = True
+        if all("lr" in group for group in self._optimizer.param_groups):
+            words = LargeBatch(samples, samples * self._workers).in_words(
+                self._workers, rates_of(self._optimizer)
+            )
+            self._say(f"{words} as it is; fast.LargeBatch scales it")
+
+    def stepping(self) -> AbstractContextManager[None]:
+        return nullcontext()

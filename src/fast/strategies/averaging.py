@@ -47,6 +47,6 @@ class GatherAndMerge(Strategy):
         self.rule = rule
 
     async def step(self, me: Me) -> None:
-        update = merged(me, self.rule, await me.gather_gradients(weight=me.samples))
+        update = merged(me, self.rule, await me.gather_all(me.gradient, weight=me.samples))
         if update is not None:
             me.apply(update)

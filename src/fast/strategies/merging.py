@@ -9,7 +9,7 @@ from torch import Tensor
 from fast.collectives.canonical import canonical_mean
 from fast.core import Letter, Me
 from fast.parts import Rule, mean
-from fast.parts.merge import enough
+from fast.parts.merge import Arrived, enough
 
 
 def merged(me: Me, rule: Rule, letters: Sequence[Letter]) -> Tensor | None:
@@ -19,26 +19,40 @@ def merged(me: Me, rule: Rule, letters: Sequence[Letter]) -> Tensor | None:
     applied; they are reported as dropped. A mean is that of all rounds, bit for bit. A worker that has
     been alone from the start has nobody to distrust.
     """
-    first, *rest = letters
+    return voted(me, rule, letters, of=letters)
+
+
+def voted(me: Me, rule: Rule, votes: Sequence[Arrived], *, of: Sequence[Letter]) -> Tensor | None:
+    """The same for updates that were made of these letters."""
+    first, *rest = votes
     if _alone(me):
         return first.tensor
     if rule is mean:
-        return canonical_mean([each.tensor for each in letters], [each.weight for each in letters])
+        return canonical_mean([each.tensor for each in votes], [each.weight for each in votes])
     if enough(rule, first.weight, rest):
         return rule(first.tensor, first.weight, rest)
-    discard(me, rule, letters)
+    discard(me, rule, of)
     return None
 
 
-def merged_with_own(me: Me, rule: Rule, arrived: Sequence[Letter]) -> Tensor:
-    """What a rule makes of this worker's gradient and those that arrived. Where they are fewer than the
-    rule needs, the worker trusts nobody but itself, and what arrived is reported as dropped."""
+async def merged_of_all(me: Me, rule: Rule, tensor: Tensor, weight: float) -> Tensor | None:
+    """One tensor of everybody's, the same bits for all, to read: their mean, or, where each is needed as it is, what a
+    rule makes of them. None where they are too few for it."""
+    if rule is mean:
+        return await me.mean(tensor, weight=weight, read_only=True)
+    return merged(me, rule, await me.gather_all(tensor, weight=weight))
+
+
+def merged_with_own(me: Me, rule: Rule, arrived: Sequence[Letter], *, own: tuple[Tensor, float]) -> Tensor:
+    """What a rule makes of this worker's own update, with its weight, and of those that arrived. Where they are fewer
+    than the rule needs, the worker trusts nobody but itself, and what arrived is reported as dropped."""
+    update, weight = own
     if _alone(me):
-        return me.gradient
-    if enough(rule, me.samples, arrived):
-        return rule(me.gradient, me.samples, arrived)
+        return update
+    if enough(rule, weight, arrived):
+        return rule(update, weight, arrived)
     discard(me, rule, arrived)
-    return me.gradient
+    return update
 
 
 def discard(me: Me, rule: Rule, letters: Sequence[Letter]) -> None:

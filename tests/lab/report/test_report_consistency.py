@@ -16,7 +16,7 @@ from fast.lab.report.reading import Reading
 Written = Callable[[str], Path]
 STRATEGIES = (
     Made("allreduce()", talk="mean"),
-    Made("dpsgd(topology=ring(), moments='keep')", label="dpsgd", apart=0.05),
+    Made("dpsgd(topology=ring(), moments='keep', rule=mean)", label="dpsgd", apart=0.05),
     Made("dpsgd(topology=full())", label="full", apart=0.02),
     Made("choco(codec=top_k(ratio=0.1), gamma=0.2, topology=ring())", apart=0.1),
     Made("torus", apart=0.04),

@@ -215,7 +215,8 @@ def _what_ifs(advice: Advice, on_progress: OnProgress) -> list[WhatIf]:
 
 def _what_if(advice: Advice, words: str, situation: Situation, on_progress: OnProgress) -> WhatIf | None:
     """Only the best of the plan and what the rules there ask for are predicted again; None if nothing could be."""
-    asked = [name for name in matches(situation, facts_of(situation))[0].presets if name not in LIKE]
+    first = matches(situation, facts_of(situation))[0]
+    asked = [name for name in (*first.presets, *first.packed) if name not in LIKE]
     known = [each.name for each in advice.ranked[: 1 + RUNNERS_UP]]
     there = _advise(situation, {BASELINE, *known, *asked[:ASKED]}, on_progress)
     best = there.best

@@ -110,7 +110,7 @@ def features_of(
     interval = (
         1.0 if kind in ("lock-step", "packed") else interval_of(strategy, period, central=kind == "late")
     )
-    if kind == "adrift" and sent and not _encodes(strategy):
+    if kind == "adrift" and sent and not encodes(strategy):
         interval = max(interval, 1 / sent)
     return Features(kind, interval, float(staleness or 0), workers)
 
@@ -120,7 +120,7 @@ def kind_of(strategy: Strategy) -> Kind:
     if is_central(strategy):
         if not strategy.synchronous and not strategy.never_stale:
             return "late"
-        return "packed" if _encodes(strategy) else "lock-step"
+        return "packed" if encodes(strategy) else "lock-step"
     if not strategy.synchronous:
         return "adrift"
     return "averaged" if strategy.topology is None else "neighbours"
@@ -152,6 +152,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _encodes(strategy: Strategy) -> bool:
+def encodes(strategy: Strategy) -> bool:
+    """Whether something that it sends is compressed."""
     codecs = (getattr(strategy, "codec", None), *(tag.codec for tag in strategy.tags))
     return any(codec is not None for codec in codecs)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fast.core import Strategy
+from fast.lab.planner.efficiency import encodes
 from fast.lab.planner.facts import Facts
 from fast.lab.planner.situation import Situation
 
@@ -44,9 +45,12 @@ class Match:
     """Those that it asks for; none, if it only warns."""
     loose: bool = False
     """Whether it asks for calls that don't go in lock-step."""
+    packed: tuple[str, ...] = ()
+    """Those that it asks for if they compress what they send."""
 
     def asks_for(self, name: str, strategy: Strategy) -> bool:
-        return name in self.presets and not (self.loose and strategy.synchronous)
+        asked = name in self.presets or (name in self.packed and encodes(strategy))
+        return asked and not (self.loose and strategy.synchronous)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,6 +59,7 @@ class Match:
             "sentence": self.sentence,
             "source": self.source,
             "presets": list(self.presets),
+            "packed": list(self.packed),
         }
 
 
@@ -69,11 +74,20 @@ class Rule:
     source: str
     presets: tuple[str, ...] = ()
     loose: bool = False
+    packed: tuple[str, ...] = ()
 
     def match(self, situation: Situation, facts: Facts) -> Match | None:
         if not self.holds(situation, facts):
             return None
-        return Match(self.id, self.title, self.says(situation, facts), self.source, self.presets, self.loose)
+        return Match(
+            self.id,
+            self.title,
+            self.says(situation, facts),
+            self.source,
+            self.presets,
+            self.loose,
+            self.packed,
+        )
 
 
 def matches(situation: Situation, facts: Facts) -> tuple[Match, ...]:
@@ -250,13 +264,14 @@ RULES = (
     ),
     Rule(
         "R4", "exchange about as long as a step", _medium, _says_medium,
-        "Li et al. 2020 (overlap); Vogels et al. 2019 and Lin et al. 2018 (compression)",
+        "Li et al. 2020 (overlap); Vogels et al. 2019, Lin et al. 2018 and Karimireddy et al. 2019 (compression)",
         ("pytorch", "dpsgd", "local_sgd"),
     ),
     Rule(
         "R5", "slow links", _slow, _says_slow,
-        f"{LANGER}, section 4.3; Zhang et al. 2015 (EASGD); Wang et al. 2020 (SlowMo); Douillard et al. 2023 (DiLoCo)",
-        ("local_sgd", "diloco", "easgd", "slowmo", "eamsgd", "tree_easgd", "streaming_diloco", "pytorch"),
+        f"{LANGER}, section 4.3; Zhang et al. 2015 (EASGD); Wang et al. 2020 (SlowMo); Douillard et al. 2023 (DiLoCo); "
+        "Karimireddy et al. 2019 (signs with error feedback)",
+        ("local_sgd", "diloco", "easgd", "slowmo", "eamsgd", "tree_easgd", "streaming_diloco"), packed=("pytorch",),
     ),
     Rule(
         "R7", "one server's link is the bottleneck", _crowded_master, _says_master,

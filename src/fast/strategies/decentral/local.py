@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
 from torch import Tensor
 
-from fast.collectives.canonical import canonical_mean
 from fast.core import WEIGHTS, Me, Strategy, Tag
-from fast.strategies.decentral.moments import Mean, Moments, Past
+from fast.parts import Rule, mean
+from fast.strategies.decentral.moments import Common, Moments, Past
+from fast.strategies.merging import merged, merged_of_all
 
 TAU = MappingProxyType({"tau": (4, 25)})
 
@@ -22,38 +23,42 @@ class Since:
     past: Past | None = None
     samples: int = 0
 
-    async def exchange(self, me: Me, moments: Moments, mean: Mean) -> None:
-        """Go on with the mean of the weights, and with what the policy makes of the moments."""
-        me.weights.copy_(await mean(me.weights))
-        await moments.settle(me, self.past, mean)
+    async def exchange(self, me: Me, moments: Moments, common: Common) -> None:
+        """Go on with the common weights, and with what the policy makes of the moments; if there are none, because too
+        few took part for a rule, everybody goes on with its own."""
+        weights = await common(me.weights)
+        if weights is None:
+            return
+        me.weights.copy_(weights)
+        await moments.settle(me, self.past, common)
         self.samples = 0
 
 
 class LocalSteps(Strategy):
-    """Local steps, and every `tau` steps w <- mean_i w_i, weighted by the samples in between."""
+    """Local steps, and every `tau` steps w <- mean_i w_i, weighted by the samples in between; or w <- rule({w_i})."""
 
     synchronous = True
     identity_alone = True
-    admits = True
     knobs = TAU
 
-    def __init__(self, *, tau: int, moments: Moments) -> None:
-        self.tau, self.moments = tau, moments
+    def __init__(self, *, tau: int, moments: Moments, rule: Rule = mean) -> None:
+        self.tau, self.moments, self.rule = tau, moments, rule
+        self.admits = self.survives_death = rule is mean  # else everybody's weights go over letters
 
     def state(self, me: Me) -> Since:
         return Since(self.moments.start(me))
 
     async def step(self, me: Me) -> None:
-        await local_step(me, me.state, self.tau, self.moments)
+        await local_step(me, me.state, self.tau, self.moments, self.rule)
 
 
-async def local_step(me: Me, since: Since, tau: int, moments: Moments) -> None:
+async def local_step(me: Me, since: Since, tau: int, moments: Moments, rule: Rule = mean) -> None:
     """One step of a worker's own; if it is the last of `tau`, the mean of all."""
     me.apply(me.gradient)
     since.samples += me.samples
     moments.moved(me, since.past)
     if (me.steps + 1) % tau == 0:
-        await since.exchange(me, moments, partial(me.mean, weight=since.samples, read_only=True))
+        await since.exchange(me, moments, partial(merged_of_all, me, rule, weight=since.samples))
 
 
 @dataclass
@@ -114,7 +119,8 @@ class PostLocal(Strategy):
 class Master(Strategy):
     """Local steps; every `tau` steps a server gets all weights, and sends their mean back: w <- mean_i w_i.
 
-    The server keeps the mean: it is the model. Alone, every step ends with an exchange, so that it has all.
+    The server keeps the mean: it is the model. Alone, every step ends with an exchange, so that it has all. Another
+    `rule` takes the mean's place; where too few came for it, all go on from the model as it was.
     """
 
     synchronous = True
@@ -123,8 +129,8 @@ class Master(Strategy):
     tags = (Tag("replica", carries=WEIGHTS), Tag("mean", carries=WEIGHTS))
     knobs = TAU
 
-    def __init__(self, *, tau: int, moments: Moments) -> None:
-        self.tau, self.moments = tau, moments
+    def __init__(self, *, tau: int, moments: Moments, rule: Rule = mean) -> None:
+        self.tau, self.moments, self.rule = tau, moments, rule
 
     def servers(self, workers: int) -> int:
         return 1
@@ -150,11 +156,11 @@ class Master(Strategy):
         letters, _ = await me.gather("replica", me.world.start_view.workers)
         if not letters:
             return
-        samples = [float(letter.note["samples"]) for letter in letters.values()]
-        mean = canonical_mean([letter.tensor for letter in letters.values()], samples)
-        if all(letter.note["model"] for letter in letters.values()):
-            me.weights.copy_(mean)
-        me.send(letters, mean, tag="mean")
+        counted = [replace(letter, weight=float(letter.note["samples"])) for letter in letters.values()]
+        common = merged(me, self.rule, counted)
+        if common is not None and all(letter.note["model"] for letter in counted):
+            me.weights.copy_(common)
+        me.send(letters, me.weights if common is None else common, tag="mean")
 
 
 class OneShot(Strategy):

@@ -31,8 +31,8 @@ POLICIES = ("keep", "average", "reset", "correct")
 BUFFER = "momentum_buffer"
 """What torch's SGD calls its momentum."""
 
-Mean = Callable[[Tensor], Awaitable[Tensor]]
-"""How a strategy averages a flat tensor among those who have just averaged their weights."""
+Common = Callable[[Tensor], Awaitable[Tensor | None]]
+"""How a strategy makes one flat tensor of those of all who have just done so with their weights; None if it can't."""
 
 
 @runtime_checkable
@@ -80,13 +80,15 @@ class Moments:
         if past is not None:
             past.walked = [sofar + rate for sofar, rate in zip(past.walked, me.rates, strict=True)]
 
-    async def settle(self, me: Me, past: Past | None, mean: Mean) -> None:
+    async def settle(self, me: Me, past: Past | None, common: Common) -> None:
         """Weights have been exchanged. Who has been alone from the start has exchanged nothing with anybody."""
         if me.strategy.identity_alone and len(me.world.start_view.workers) == 1:
             return
         if self.policy == "average":
             for name, own in me.moments().items():
-                me.set_moments({name: await mean(own)})
+                found = await common(own)
+                if found is not None:
+                    me.set_moments({name: found})
         elif self.policy == "reset":
             me.forget_moments()
         elif past is not None:

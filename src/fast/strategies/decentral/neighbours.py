@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
-from fast.core import GRADIENT, WEIGHTS, Me, Strategy, Tag, fold_sum
-from fast.parts import Rule, Topology, sum_
+from fast.core import GRADIENT, WEIGHTS, Letter, Me, Strategy, Tag, fold_sum
+from fast.parts import Rule, Topology, mean, sum_
 from fast.parts.codecs import Codec
-from fast.parts.merge import amended, enough, memory_of
+from fast.parts.merge import amended, check_rule, enough, memory_of
 from fast.strategies.decentral.moments import Moments, Past
 from fast.strategies.decentral.pushsum import CAPACITY
 from fast.strategies.merging import discard, merged_with_own
@@ -22,8 +23,18 @@ MANY = 512
 """Links of more workers aren't all looked at before the start: it would take seconds. They are when they are used."""
 
 
+def heard_at_least(topology: Topology, workers: int) -> int:
+    """Of so many others everybody hears, in every round."""
+    rounds = range(topology.period(workers))
+    heard = (topology.in_degree(place, workers, at) for place in range(workers) for at in rounds)
+    return min(heard, default=0)
+
+
 class MixNeighbours(Strategy):
-    """x_i <- sum_j W_ij x_j - eta g_i(x_i): neighbours' weights travel while g_i is computed."""
+    """x_i <- sum_j W_ij x_j - eta g_i(x_i): neighbours' weights travel while g_i is computed.
+
+    With another rule than the mean W has no say: x_i <- rule({x_i} and the x_j that i hears) - eta g_i(x_i).
+    """
 
     topology: Topology
     synchronous = True
@@ -31,12 +42,15 @@ class MixNeighbours(Strategy):
     admits = True
     tags = (Tag("mix", carries=WEIGHTS, capacity=CAPACITY), Tag("moments"))
 
-    def __init__(self, *, topology: Topology, moments: Moments) -> None:
-        self.topology, self.moments = topology, moments
+    def __init__(self, *, topology: Topology, moments: Moments, rule: Rule = mean) -> None:
+        self.topology, self.moments, self.rule = topology, moments, rule
 
     def check(self, workers: int) -> None:
-        """On one-way links not everybody may have mixing weights, and that is said before anybody trains."""
+        """On one-way links not everybody may have mixing weights, and a rule may need more than a worker hears: that
+        is said before anybody trains."""
         super().check(workers)
+        if self.rule is not mean and workers > 1:
+            check_rule(self.rule, 1 + heard_at_least(self.topology, workers))
         if self.topology.directed and workers <= MANY:
             view = View(0, tuple(range(workers)))
             for round_ in range(self.topology.period(workers)):
@@ -52,16 +66,22 @@ class MixNeighbours(Strategy):
     async def step(self, me: Me) -> None:
         edges = me.edges
         got, _ = await me.gather("mix", edges)
-        pull = me.scratch("pull").zero_()  # sum_j W_ij (x_j - x_i), at the old x_i
-        heard = 0.0
-        for peer, letter in got.items():
-            pull.add_(letter.tensor, alpha=edges[peer])
-            heard += edges[peer]
-        pull.sub_(me.weights, alpha=heard)
+        pull = self._pull(me, edges, got)
         me.apply(me.gradient)
         me.weights.add_(pull)
         self.moments.moved(me, me.state)
         await self.moments.settle(me, me.state, partial(me.neighbour_mean, tag="moments"))
+
+    def _pull(self, me: Me, edges: Mapping[int, float], got: Mapping[int, Letter]) -> Tensor:
+        """How far the others move this worker: sum_j W_ij (x_j - x_i), or what a rule makes of them, minus x_i."""
+        pull, heard = me.scratch("pull").zero_(), 0.0
+        if self.rule is not mean:
+            votes = [replace(letter, weight=1.0) for letter in got.values()]
+            return pull.add_(merged_with_own(me, self.rule, votes, own=(me.weights, 1.0))).sub_(me.weights)
+        for peer, letter in got.items():
+            pull.add_(letter.tensor, alpha=edges[peer])
+            heard += edges[peer]
+        return pull.sub_(me.weights, alpha=heard)
 
 
 class NeighbourGradients(Strategy):
@@ -92,15 +112,13 @@ class NeighbourGradients(Strategy):
 
     def contributors(self, workers: int) -> int:
         """Its own gradient and those of whom it hears, which are nowhere fewer."""
-        rounds = range(self.topology.period(workers))
-        heard = (self.topology.in_degree(place, workers, at) for place in range(workers) for at in rounds)
-        return 1 + min(heard, default=0)
+        return 1 + heard_at_least(self.topology, workers)
 
     async def step(self, me: Me) -> None:
         arrived = me.letters("gradient")
         if self.what == "own":
             await me.stream(me.audience, tag="gradient")
-        merged = merged_with_own(me, self.rule, arrived)
+        merged = merged_with_own(me, self.rule, arrived, own=(me.gradient, me.samples))
         if self.what == "merged":
             me.send(me.audience, merged, tag="gradient")
         me.apply(amended(self.rule, merged, me.samples, arrived, me.state))

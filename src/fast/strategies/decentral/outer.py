@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fast.core import Me, Strategy
+from fast.parts import Rule, mean
 from fast.parts.outer import Outer
 from fast.strategies.decentral.moments import Moments, Past
+from fast.strategies.merging import merged_of_all
 
 
 @runtime_checkable
@@ -40,14 +42,23 @@ class Slow:
 
 class OuterSteps(Strategy):
     """Local steps from the common weights w to w_i; every `interval` steps  w <- outer(w, mean_i (w - w_i)),
-    weighted by the samples in between, and all go on from there."""
+    weighted by the samples in between, and all go on from there. Another `rule` than the mean may merge what they
+    changed; as long as too few take part for it, everybody goes on with its own weights."""
 
     synchronous = True
 
     def __init__(
-        self, *, interval: int, outer: Outer, moments: Moments, knobs: Mapping[str, tuple[object, ...]]
+        self,
+        *,
+        interval: int,
+        outer: Outer,
+        moments: Moments,
+        knobs: Mapping[str, tuple[object, ...]],
+        rule: Rule = mean,
     ) -> None:
         self.interval, self.outer, self.moments, self.knobs = interval, outer, moments, knobs
+        self.rule = rule
+        self.survives_death = rule is mean  # else what everybody changed goes over letters
 
     def state(self, me: Me) -> Slow:
         anchor = me.weights.clone()
@@ -60,13 +71,15 @@ class OuterSteps(Strategy):
         slow.samples += me.samples
         if (me.steps + 1) % self.interval:
             return
-        mean = partial(me.mean, weight=slow.samples, read_only=True)
-        change = me.scratch("change").copy_(slow.anchor).sub_(me.weights)
+        common = partial(merged_of_all, me, self.rule, weight=slow.samples)
+        change = await common(me.scratch("change").copy_(slow.anchor).sub_(me.weights))
         if self.outer.follows_rates:
             follow_rates(me, slow)
-        self.outer.step(slow.anchor, await mean(change), slow.memory)
+        if change is None:
+            return
+        self.outer.step(slow.anchor, change, slow.memory)
         me.weights.copy_(slow.anchor)
-        await self.moments.settle(me, slow.past, mean)
+        await self.moments.settle(me, slow.past, common)
         slow.samples = 0
 
 

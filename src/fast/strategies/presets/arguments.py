@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fast.errors import UsageError
-from fast.parts import Topology
+from fast.parts import Rule, Topology, mean, sum_
 from fast.parts.codecs import Codec
+from fast.parts.lateness import ForLate
 from fast.parts.merge import check_rule_given
+from fast.parts.robust import NormClip
 from fast.parts.staleness import Correction
 
 
@@ -44,6 +46,35 @@ def check_servers(name: str, servers: object) -> None:
 def check_is_rule(name: str, rule: object) -> None:
     """Refuse what merges nothing: no function, or one that still has to be called."""
     check_rule_given(name, "rule", rule)
+
+
+def check_is_rule_of_changes(name: str, rule: object) -> None:
+    """Refuse what makes no change of weights of several ones."""
+    check_is_rule(name, rule)
+    if rule is sum_ or isinstance(rule, ForLate):
+        raise UsageError(
+            f"{name}(rule={getattr(rule, '__name__', rule)!s}): this rule is one for gradients, and weights are merged "
+            "here. Take mean, or one that stands hostile workers, such as median()."
+        )
+
+
+def check_is_rule_of_weights(name: str, rule: object) -> None:
+    """Refuse what makes no weights of several ones."""
+    check_is_rule_of_changes(name, rule)
+    if isinstance(rule, NormClip):
+        raise UsageError(
+            f"{name}(rule={rule!r}): weights are merged here, and shortened to some length they are another model. "
+            "Take median(), trimmed_mean(), krum() or multi_krum()."
+        )
+
+
+def check_moments_follow(name: str, rule: Rule, moments: str) -> None:
+    """Refuse moments that would be averaged beside the rule."""
+    if rule is not mean and moments == "average":
+        raise UsageError(
+            f"{name}(rule={rule!r}, moments='average'): moments are averaged without the rule, so that whoever is "
+            "hostile would lie about those. Take moments='keep', 'reset' or 'correct'."
+        )
 
 
 def check_is_correction(name: str, correction: object) -> None:

@@ -57,7 +57,9 @@ def tensorflow(
     come: the simulator then ends its computing, on real workers only a pace's sleep ends early, a
     backward that runs is finished. `rule` merges the n. Sends 4 d bytes, as much comes back. Staleness
     0; the thrown away are reported as dropped. As in TensorFlow each shard takes its own first n, and a
-    worker's number of steps is its own: no barrier after so many steps. With no backups, synchronous.
+    worker's number of steps is its own: no barrier after so many steps. Different: new weights are sent to all as
+    soon as they are there, where TensorFlow's workers take a token from a queue and read; `cancel` and other rules than
+    the mean are ours. With no backups, synchronous.
 
     >>> tensorflow(backups=2)
     tensorflow(backups=2, quorum=None, cancel=False, rule=mean, servers=1, codec=None)
@@ -100,10 +102,12 @@ def downpour(
     Nobody waits for anybody but for the answer to its own fetch. P workers move the weights P times as
     often as one would, with whole steps: the same rate goes P times as far as in `ssp(inf)`, which
     divides by P. `correction` makes up for staleness. The paper runs Adagrad on the servers: that is the
-    user's optimizer, so choose torch.optim.Adagrad. What was gathered since the last push is lost at
-    the end. Sends 4 d / push bytes (and 256 for a fetch without a push), 4 d / fetch come back. Between two
-    fetches nobody waits, so fetch / push + 1 pushes of each worker may lie at a server that is slower than
-    its workers, 4 d bytes each: more than 64 per fetch are refused.
+    user's optimizer, so choose torch.optim.Adagrad. As in the paper each shard is fetched and changed by itself, and
+    both intervals are the worker's own. Different: gradients are gathered and go through the server's optimizer,
+    where the paper's simple form gathers -eta g and adds it; and a step that fetches doesn't also move locally.
+    What was gathered since the last push is lost at the end. Sends 4 d / push bytes (and 256 for a fetch without a
+    push), 4 d / fetch come back. Between two fetches nobody waits, so fetch / push + 1 pushes of each worker may lie at
+    a server that is slower than its workers, 4 d bytes each: more than 64 per fetch are refused.
     Staleness has no bound; with equally fast workers it is P - 1.
 
     >>> downpour(fetch=4, push=2)
@@ -166,10 +170,11 @@ def dc_asgd(
     server:  on a read of i:  b_i <- w;   on a push:  w <- optimizer(w, g_i + lambda g_i*g_i*(w - b_i))
     adaptive:  m <- 0.95 m + 0.05 g_i*g_i;  lambda = strength / sqrt(m + 1e-7);   else lambda = strength
 
-    `strength` is 0.04, and 2 if adaptive, unless given; 0 is `downpour`. This is the paper's form;
-    Multiverso's code has |g| for g*g. The adaptive one is strong: it needs small rates. The server keeps
-    a copy of the weights per worker. Sends 4 d bytes, as much comes back. Staleness has no bound; with
-    equally fast workers it is P - 1.
+    `strength` is 0.04, and 2 if adaptive, unless given; 0 is `downpour`. This is the paper's form, with a copy of the
+    weights per worker on the server; Multiverso's code has |g| for g*g, and MXNet's one copy for all. Different:
+    the corrected gradient goes through the user's optimizer, and the correction, made for SGD's step, is the same for
+    any. The adaptive one is strong: it needs small rates. Sends 4 d bytes, as much comes back. Staleness has no bound;
+    with equally fast workers it is P - 1.
 
     >>> dc_asgd(adaptive=True)
     dc_asgd(adaptive=True, strength=None, servers=1, codec=None)
@@ -195,6 +200,7 @@ def staleness_aware(
     correction: Correction | None = ByStaleness(),
     servers: int | str = 1,
     codec: Codec | None = None,
+    rule: Rule = mean,
 ) -> Strategy:
     """n-softsync: the server takes a step with every floor(P / n) gradients, each divided by its staleness.
 
@@ -202,19 +208,23 @@ def staleness_aware(
     w <- w - 1/c sum of alpha(sigma_l) g_l  over c = floor(P / n) gradients, whosever they are
 
     Each push is answered at once. n = 1 is nearly synchronous, n = inf takes a step per gradient.
-    `correction=None` leaves the rates as they are. With another optimizer than SGD the step gets the
-    mean of the rates and the mean of the gradients weighted by them. Sends 4 d bytes, as much comes
-    back. Staleness has no bound; with equally fast workers it is about n.
+    `correction=None` leaves the rates as they are. As in the original, Rudra, the server counts gradients, not
+    workers, so that fast ones have several in a step. Different: the optimizer is the user's, and one other than
+    SGD gets the mean of the rates and the mean of the gradients weighted by them; with n = 1 the original's hard
+    synchronisation is `ssp(bound=0)`. Another `rule` than the mean gives each worker one vote, the mean of what it has
+    pushed, and the step is taken when c workers have one. Sends 4 d bytes, as much comes back. Staleness has no
+    bound; with equally fast workers it is about n.
 
     >>> staleness_aware(n=4)
-    staleness_aware(n=4, correction=by_staleness(), servers=1, codec=None)
+    staleness_aware(n=4, correction=by_staleness(), servers=1, codec=None, rule=mean)
     """
     if not _is_number(n) or isnan(n) or n < 1:
         raise UsageError(f"staleness_aware(n={n!r}): a number from 1 on; inf for a step per gradient")
     check_servers("staleness_aware", servers)
     check_is_codec("staleness_aware", codec)
     check_is_correction("staleness_aware", correction)
-    return SoftSync(n=n, servers=servers, codec=codec, correction=correction)
+    check_is_rule("staleness_aware", rule)
+    return SoftSync(n=n, servers=servers, codec=codec, correction=correction, rule=rule)
 
 
 @preset(
@@ -238,8 +248,11 @@ def agn(
     server:  w <- optimizer(w, G / steps) on arrival
 
     `downpour(fetch=steps, push=steps)` with what it pushes divided by the number of steps: a push moves
-    the weights about as far as one gradient would, in a direction that looks further ahead. Like there,
-    the last step of each interval only gathers. Sends 4 d / steps bytes, as much comes back. Staleness has
+    the weights about as far as one gradient would, in a direction that looks further ahead. As in the original a
+    worker explores from the weights that it has fetched, and pushes what it gathered divided by the steps.
+    Different: the original pushes how far its local steps went, (w_i - w) / steps, and the server adds that; here the
+    mean gradient goes through the optimizer of the server, which is the same for plain SGD only. And, like in
+    `downpour`, the last step of each interval only gathers. Sends 4 d / steps bytes, as much comes back. Staleness has
     no bound; with equally fast workers it is P - 1.
 
     >>> agn(steps=5)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fast.core import Strategy
+from fast.parts import Rule, mean
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.local import LocalSteps, Master, OneShot, PostLocal
 from fast.strategies.decentral.moments import Moments
-from fast.strategies.presets.arguments import check_whole
+from fast.strategies.presets.arguments import check_is_rule_of_weights, check_moments_follow, check_whole
 
 
 @preset(
@@ -18,23 +19,25 @@ from fast.strategies.presets.arguments import check_whole
     topology="all-reduce",
     reference="Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019",
 )
-def local_sgd(tau: int = 10, moments: str = "keep") -> Strategy:
+def local_sgd(tau: int = 10, moments: str = "keep", rule: Rule = mean) -> Strategy:
     """Local steps, and the mean of the weights every tau steps.
 
     w_i <- optimizer(w_i, g_i);  every tau steps  w_i <- mean_j w_j
 
     The mean is weighted by the samples since the exchange before. `moments` says what becomes of the optimizer's own
     memory at an exchange: "keep" leaves it local, "average" averages it too, "reset" forgets it, "correct" makes
-    SGD's momentum that of the way which all have gone. The original is plain SGD, which has none.
+    SGD's momentum that of the way which all have gone. The original is plain SGD, which has none. With a `rule` that
+    stands hostile workers, w_i <- rule({w_j}): everybody sends its weights to everybody, 4 d (P - 1) / tau bytes.
 
     Sends 8 d (P - 1) / (P tau) bytes, with "average" as much again for each moment. Staleness 0. With tau = 1 it is
     `allreduce` for plain SGD and for momentum that is averaged; with tau from the last step on it is `one_shot`.
 
     >>> local_sgd(tau=4)
-    local_sgd(tau=4, moments='keep')
+    local_sgd(tau=4, moments='keep', rule=mean)
     """
     check_whole("local_sgd", "tau", tau, 1)
-    return LocalSteps(tau=tau, moments=Moments(moments))
+    check_is_rule_of_weights("local_sgd", rule)
+    return LocalSteps(tau=tau, moments=Moments(moments), rule=rule)
 
 
 @preset(
@@ -77,7 +80,7 @@ def post_local_sgd(tau: int = 16, after: int | None = None, moments: str = "keep
     topology="star with a master",
     reference="Moritz et al., SparkNet: Training Deep Networks in Spark, ICLR 2016",
 )
-def sparknet(tau: int = 50, moments: str = "keep") -> Strategy:
+def sparknet(tau: int = 50, moments: str = "keep", rule: Rule = mean) -> Strategy:
     """Local steps, and every tau steps a master averages all weights.
 
     w_i <- optimizer(w_i, g_i);  every tau steps  master: w <- mean_i w_i,  and all: w_i <- w
@@ -85,15 +88,17 @@ def sparknet(tau: int = 50, moments: str = "keep") -> Strategy:
     It is `local_sgd` bit for bit, with a master in the middle. As in the original the master takes no steps, and what
     it has is the model, so steps after the last exchange don't count. Different: the mean is weighted by samples, and
     `moments` may be averaged as well. The default of tau is the original's; Langer et al. (2020) saw the best
-    convergence with tau <= 10.
+    convergence with tau <= 10. With a `rule` that stands hostile workers, w <- rule({w_i}) on the master.
 
     A worker sends 4 d / tau bytes and gets as many; the master's link carries P times that. Staleness 0.
 
     >>> sparknet(tau=10)
-    sparknet(tau=10, moments='keep')
+    sparknet(tau=10, moments='keep', rule=mean)
     """
     check_whole("sparknet", "tau", tau, 1)
-    return Master(tau=tau, moments=Moments(moments))
+    check_is_rule_of_weights("sparknet", rule)
+    check_moments_follow("sparknet", rule, moments)
+    return Master(tau=tau, moments=Moments(moments), rule=rule)
 
 
 @preset(

@@ -10,7 +10,14 @@ from fast.parts.lateness import ForLate
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.neighbours import CompressedGossip, MixNeighbours, NeighbourGradients
-from fast.strategies.presets.arguments import bucket_bytes, check_is_codec, check_is_rule, check_is_topology
+from fast.strategies.presets.arguments import (
+    bucket_bytes,
+    check_is_codec,
+    check_is_rule,
+    check_is_rule_of_weights,
+    check_is_topology,
+    check_moments_follow,
+)
 
 
 @preset(
@@ -22,7 +29,7 @@ from fast.strategies.presets.arguments import bucket_bytes, check_is_codec, chec
     topology="ring (any graph)",
     reference="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017",
 )
-def dpsgd(topology: Topology = Ring(), moments: str = "keep") -> Strategy:
+def dpsgd(topology: Topology = Ring(), moments: str = "keep", rule: Rule = mean) -> Strategy:
     """Decentralised parallel SGD: mix the neighbours' weights, then take the own step.
 
     w_i <- sum_j W_ij w_j - eta g_i(w_i)
@@ -31,13 +38,16 @@ def dpsgd(topology: Topology = Ring(), moments: str = "keep") -> Strategy:
     computed, which is taken at the weights before they are mixed, as in the original. That one is plain SGD; with an
     optimizer that remembers, `moments` says what becomes of its memory in each step: "keep" leaves it local, "average"
     mixes it by W too, "correct" makes SGD's momentum that of the way which neighbours have gone together, "reset"
-    forgets it. Sends 4 d per neighbour: 8 d bytes on a ring, with "average" as much again for each moment. Staleness 0.
+    forgets it. With a `rule` that stands hostile workers, w_i <- rule({w_i, w_j}) - eta g_i(w_i), and W has no say.
+    Sends 4 d per neighbour: 8 d bytes on a ring, with "average" as much again for each moment. Staleness 0.
 
     >>> dpsgd()
-    dpsgd(topology=ring(), moments='keep')
+    dpsgd(topology=ring(), moments='keep', rule=mean)
     """
     check_is_topology("dpsgd", topology)
-    return MixNeighbours(topology=topology, moments=Moments(moments))
+    check_is_rule_of_weights("dpsgd", rule)
+    check_moments_follow("dpsgd", rule, moments)
+    return MixNeighbours(topology=topology, moments=Moments(moments), rule=rule)
 
 
 @preset(

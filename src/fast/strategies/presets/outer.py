@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.parts import Rule, mean
 from fast.parts.codecs.calls import Codec
 from fast.parts.outer import HeavyBall, Nesterov, SlowMomentum
 from fast.strategies.catalogue import preset
@@ -18,7 +19,7 @@ from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.outer import OuterSteps
 from fast.strategies.decentral.pairwise import PairSteps
 from fast.strategies.decentral.streaming import FragmentSteps
-from fast.strategies.presets.arguments import check_is_codec, check_whole
+from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_changes, check_whole
 
 
 @preset(
@@ -30,7 +31,9 @@ from fast.strategies.presets.arguments import check_is_codec, check_whole
     topology="all-reduce",
     reference="Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum, ICLR 2020",
 )
-def slowmo(tau: int = 12, alpha: float = 1.0, beta: float = 0.5, moments: str = "keep") -> Strategy:
+def slowmo(
+    tau: int = 12, alpha: float = 1.0, beta: float = 0.5, moments: str = "keep", rule: Rule = mean
+) -> Strategy:
     """Local steps, and momentum on what all of them together have changed.
 
     w_i <- optimizer(w_i, g_i);  every tau steps
@@ -43,17 +46,19 @@ def slowmo(tau: int = 12, alpha: float = 1.0, beta: float = 0.5, moments: str = 
     is also BMUF, blockwise model-update filtering (Chen and Huo, ICASSP 2016), with a block momentum of beta.
 
     As in the original, whose public code exchanges every 48 steps, with beta from 0 for two workers up to 0.6 for 16
-    of them. Different: means are weighted by the samples seen since the exchange before. Sends
+    of them. Different: means are weighted by the samples seen since the exchange before, and a `rule` that stands
+    hostile workers may take the mean's place, for which everybody sends its change to everybody. Sends
     8 d (P - 1) / (P tau) bytes; "average" as much again for each moment. Staleness 0.
 
     >>> slowmo(tau=24, beta=0.6)
-    slowmo(tau=24, alpha=1.0, beta=0.6, moments='keep')
+    slowmo(tau=24, alpha=1.0, beta=0.6, moments='keep', rule=mean)
     """
     check_whole("slowmo", "tau", tau, 1)
     _check_positive("slowmo", "alpha", alpha)
     _check_below_1("slowmo", "beta", beta)
-    knobs = MappingProxyType({"tau": (4, 25), "beta": (0.2, 0.7)})
-    return OuterSteps(interval=tau, outer=SlowMomentum(alpha, beta), moments=Moments(moments), knobs=knobs)
+    check_is_rule_of_changes("slowmo", rule)
+    knobs, outer = MappingProxyType({"tau": (4, 25), "beta": (0.2, 0.7)}), SlowMomentum(alpha, beta)
+    return OuterSteps(interval=tau, outer=outer, moments=Moments(moments), knobs=knobs, rule=rule)
 
 
 @preset(
@@ -65,7 +70,9 @@ def slowmo(tau: int = 12, alpha: float = 1.0, beta: float = 0.5, moments: str = 
     topology="all-reduce",
     reference="Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023",
 )
-def diloco(interval: int = 50, rate: float = 0.7, momentum: float = 0.9, moments: str = "keep") -> Strategy:
+def diloco(
+    interval: int = 50, rate: float = 0.7, momentum: float = 0.9, moments: str = "keep", rule: Rule = mean
+) -> Strategy:
     """Many local steps of AdamW, and outside of them Nesterov's momentum.
 
     w_i <- optimizer(w_i, g_i);  every interval steps
@@ -76,17 +83,17 @@ def diloco(interval: int = 50, rate: float = 0.7, momentum: float = 0.9, moments
     momentum and with rate = 1 it is `local_sgd`, and with interval = 1 then `allreduce` (plain SGD).
 
     As in the original, which exchanges every 500 steps of its long runs. Different: means are weighted by the samples
-    seen since the exchange before. Sends 8 d (P - 1) / (P interval) bytes. Staleness 0.
+    seen since the exchange before, and D may be made by a `rule` that stands hostile workers, for which everybody sends
+    its change to everybody. Sends 8 d (P - 1) / (P interval) bytes. Staleness 0.
 
     >>> diloco(interval=500)
-    diloco(interval=500, rate=0.7, momentum=0.9, moments='keep')
+    diloco(interval=500, rate=0.7, momentum=0.9, moments='keep', rule=mean)
     """
     check_whole("diloco", "interval", interval, 1)
     _check_outer("diloco", rate, momentum)
-    knobs = MappingProxyType({"interval": (10, 25)})
-    return OuterSteps(
-        interval=interval, outer=Nesterov(rate, momentum), moments=Moments(moments), knobs=knobs
-    )
+    check_is_rule_of_changes("diloco", rule)
+    knobs, outer = MappingProxyType({"interval": (10, 25)}), Nesterov(rate, momentum)
+    return OuterSteps(interval=interval, outer=outer, moments=Moments(moments), knobs=knobs, rule=rule)
 
 
 @preset(
