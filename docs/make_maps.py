@@ -2,6 +2,7 @@
 
     python docs/make_maps.py              # all of them, minutes: the maps ask the advisor for every cell
     python docs/make_maps.py delays       # or one: delays, network, stragglers
+    python docs/make_maps.py network --parameters 132.9e6 --step 0.2s --workers 8 --out .      # of a model of yours
 
 delays: what one exchange of a model takes by pattern, model, cluster size and network, against the time of a step's
 computing: figure 14 of the taxonomy (Langer et al., 2020), with link rates and computing times that are stated here.
@@ -11,16 +12,19 @@ workers and how they straggle. Everything is deterministic: a picture changes on
 
 from __future__ import annotations
 
+import argparse
 import math
 import multiprocessing
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
+from fast.errors import UsageError
 from fast.lab.planner.advisor import advise
 from fast.lab.planner.closed_forms import PATTERNS, Exchange
 from fast.lab.planner.situation import Situation
@@ -204,14 +208,32 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """Whose map it is; of workers and network each map needs the one that isn't on its axes."""
+
+    name: str
+    parameters: float
+    step: str
+    workers: int = 16
+    network: str = "10gbit"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.parameters / 1e6:g} million parameters)"
+
+
+@dataclass(frozen=True)
 class Map:
     file: str
-    title: str
-    parameters: float
+    subject: Subject
+    says: Callable[[Subject], str]
     across: Axis
     down: Axis
-    situation: Callable[[float, str, str], Situation]
+    situation: Callable[[Subject, str, str], Situation]
     cell: tuple[float, float]
+
+    @property
+    def title(self) -> str:
+        return self.says(self.subject)
 
 
 @dataclass(frozen=True)
@@ -222,27 +244,48 @@ class Choice:
     call: str
 
 
-def on_network(parameters: float, rate: str, latency: str) -> Situation:
-    return Situation.of(
-        Sizes.of_parameters(parameters), 16, Simulated(network=f"{rate},{latency}", step="0.2s")
-    )
+def on_network(subject: Subject, rate: str, latency: str) -> Situation:
+    world = Simulated(network=f"{rate},{latency}", step=subject.step)
+    return Situation.of(Sizes.of_parameters(subject.parameters), subject.workers, world)
 
 
-def on_stragglers(parameters: float, workers: str, straggling: str) -> Situation:
+def network_title(subject: Subject) -> str:
+    return f"{subject} on {subject.workers} workers, {spaced(subject.step)} of computing a step"
+
+
+def straggler_title(subject: Subject) -> str:
+    network = spaced(subject.network).replace("bit", "bit/s")
+    return f"{subject} on {network}, {spaced(subject.step)} of computing a step"
+
+
+def spaced(text: str) -> str:
+    """A number and its unit as one reads them.
+
+    >>> spaced("0.2s"), spaced("10gbit"), spaced("infiniband")
+    ('0.2 s', '10 Gbit', 'infiniband')
+    """
+    found = re.fullmatch(r"([\d.]+)([a-z]+)", text)
+    if found is None:
+        return text
+    number, unit = found.groups()
+    return f"{number} {unit.capitalize() if unit.endswith('bit') else unit}"
+
+
+def on_stragglers(subject: Subject, workers: str, straggling: str) -> Situation:
     kind, _, value = straggling.partition(" ")
     world = Simulated(
-        network="10gbit",
-        step="0.25s",
+        network=subject.network,
+        step=subject.step,
         spread=float(value) if kind == "spread" else None,
         straggler=value if kind == "straggler" else None,
     )
-    return Situation.of(Sizes.of_parameters(parameters), int(workers), world)
+    return Situation.of(Sizes.of_parameters(subject.parameters), int(workers), world)
 
 
 NETWORK = Map(
     "map_network.svg",
-    "ResNet-50 (25.6 million parameters) on 16 workers, 0.2 s of computing a step",
-    25.6e6,
+    Subject("ResNet-50", 25.6e6, "0.2s"),
+    network_title,
     Axis(
         "rate of a link",
         ("10mbit", "100mbit", "300mbit", "1gbit", "3gbit", "10gbit", "100gbit"),
@@ -254,8 +297,8 @@ NETWORK = Map(
 )
 STRAGGLERS = Map(
     "map_stragglers.svg",
-    "GoogLeNet (6.8 million parameters) on 10 Gbit/s, 0.25 s of computing a step",
-    6.8e6,
+    Subject("GoogLeNet", 6.8e6, "0.25s"),
+    straggler_title,
     Axis("workers", ("4", "8", "16", "32"), ("4", "8", "16", "32")),
     Axis(
         "straggling",
@@ -287,27 +330,25 @@ MAP_STYLE = """
 """
 
 
-def choice(asked: tuple[str, int, int]) -> Choice:
+def choice(asked: tuple[Map, int, int]) -> Choice:
     """Of one cell: which map, row, column."""
-    name, row, column = asked
-    map_ = MAPS[name]
-    situation = map_.situation(map_.parameters, map_.across.values[column], map_.down.values[row])
+    map_, row, column = asked
+    situation = map_.situation(map_.subject, map_.across.values[column], map_.down.values[row])
     best = advise(situation, what_ifs=False).ranked[0]
     return Choice(best.technique.name, best.call)
 
 
-def choices(name: str, processes: int) -> list[list[Choice]]:
+def choices(map_: Map, processes: int) -> list[list[Choice]]:
     """Row by row. Cells are independent, so it makes no difference who works them out."""
-    rows, columns = len(MAPS[name].down.values), len(MAPS[name].across.values)
-    asked = [(name, row, column) for row in range(rows) for column in range(columns)]
+    rows, columns = len(map_.down.values), len(map_.across.values)
+    asked = [(map_, row, column) for row in range(rows) for column in range(columns)]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, spawn) as pool:
         found = list(pool.map(choice, asked))
     return [found[row * columns : (row + 1) * columns] for row in range(rows)]
 
 
-def draw_map(name: str, found: Sequence[Sequence[Choice]]) -> str:
-    map_ = MAPS[name]
+def draw_map(map_: Map, found: Sequence[Sequence[Choice]]) -> str:
     width, height = map_.cell
     left, top = WIDTH - 22 - width * len(map_.across.values), 58
     bottom = top + height * len(map_.down.values)
@@ -360,17 +401,41 @@ def map_legend(found: Sequence[Sequence[Choice]], top: float) -> Iterator[str]:
             x += needed
 
 
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Draw what the planner knows.")
+    parser.add_argument("pictures", nargs="*", help="all, unless told")
+    parser.add_argument("--parameters", type=float, help="of a model of yours, for the maps")
+    parser.add_argument("--step", help="how long it computes a step, such as 0.2s")
+    parser.add_argument("--workers", type=int, help="on how many, for the map of networks")
+    parser.add_argument("--network", help="over which links, for the map of stragglers")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder to write them to")
+    asked = parser.parse_args()
+    for name in asked.pictures:
+        if name not in ("delays", *MAPS):
+            parser.error(f"{name}: there is no such picture; there are delays, {', '.join(MAPS)}")
+    return asked
+
+
+def asked_for(map_: Map, asked: argparse.Namespace) -> Map:
+    """The map for what the call says of the model; for what it doesn't say, as it is."""
+    given = {name: getattr(asked, name) for name in ("parameters", "step", "workers", "network")}
+    known = {name: value for name, value in given.items() if value is not None}
+    name = {"name": "a model"} if asked.parameters is not None else {}
+    return replace(map_, subject=replace(map_.subject, **known, **name))
+
+
 def main() -> None:
-    asked = sys.argv[1:] or ["delays", *MAPS]
-    unknown = sorted(set(asked) - {"delays", *MAPS})
-    if unknown:
-        sys.exit(f"{', '.join(unknown)}: there is no such picture; there are delays, {', '.join(MAPS)}")
-    for name in asked:
+    asked = options()
+    for name in asked.pictures or ["delays", *MAPS]:
         if name == "delays":
-            (FOLDER / "delays.svg").write_text(draw_delays(), encoding="utf-8")
+            (asked.out / "delays.svg").write_text(draw_delays(), encoding="utf-8")
         else:
-            found = choices(name, os.cpu_count() or 1)
-            (FOLDER / MAPS[name].file).write_text(draw_map(name, found), encoding="utf-8")
+            map_ = asked_for(MAPS[name], asked)
+            try:
+                drawn = draw_map(map_, choices(map_, os.cpu_count() or 1))
+            except UsageError as error:
+                sys.exit(str(error))
+            (asked.out / map_.file).write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from fast.lab.calibration.fitting import Line, Spread, after_the_last, fit_line
 from fast.lab.calibration.measuring import Crowd, between_waits
 from fast.lab.calibration.words import found_in_words, warnings
 from fast.lab.recording import COMPUTE, MERGE, SEND, WAIT, Excerpt, Slice
+from fast.lab.surroundings import cores
 from fast.lab.training import Pace
 from fast.loop.loading import strategy_from
 from fast.sim.cluster import Compute, load_cluster, read_cluster, to_toml
@@ -326,10 +327,19 @@ def test_the_command_writes_the_file(
     monkeypatch.setattr(calibrate, "QUICK", Effort(1, 0.001))
     monkeypatch.setattr(calibrate, "LocalEngine", lambda: Lent(engine))
     out = tmp_path / "machine.toml"
-    assert calibrate_command(["quadratic"], workers="2", out=str(out), quick=True) == 0
+    written = tmp_path / "measured.json"
+    assert calibrate_command(["quadratic"], workers="2", out=str(out), quick=True, json=str(written)) == 0
     assert isinstance(load_cluster(out).compute, Compute)
-    said = capsys.readouterr().out
-    assert "computing a step of quadratic" in said and f"fast simulate quadratic --cluster {out}" in said
+    said = capsys.readouterr()
+    assert (
+        "computing a step of quadratic" in said.out and f"fast simulate quadratic --cluster {out}" in said.out
+    )
+    assert "measuring: 2 workers" in said.err
+    data = json.loads(written.read_text())
+    assert (data["schema"], data["kind"]) == (1, "calibration")
+    (own,) = data["tasks"]
+    assert (own["task"], own["file"], own["cluster"]["work"]["cores"]) == ("quadratic", str(out), cores())
+    assert own["measured"]["computing"]["median_s"] > 0 and own["measured"]["crowds"][0]["workers"] == 2
 
 
 @pytest.mark.parametrize(
@@ -339,6 +349,7 @@ def test_the_command_writes_the_file(
         ({"workers": "1,2"}, "from 2 to"),
         ({"out": "/no/such/folder/x.toml"}, "a folder that exists"),
         ({"tasks": ["nothing"]}, "nothing"),
+        ({"json": "/no/such/folder/x.json"}, "there is no folder /no/such/folder"),
     ],
 )
 def test_a_wrong_call_is_refused_before_anything_is_measured(options: dict[str, Any], says: str) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Console
 
+from fast.cli.comparing import check_json
+from fast.cli.display import write_json
 from fast.engine import LocalEngine
 from fast.errors import UsageError
-from fast.lab.calibration import QUICK, Effort, cluster_of, load_of_others, measure
+from fast.lab.calibration import QUICK, Effort, Measurements, cluster_of, load_of_others, measure
 from fast.lab.calibration.words import found_in_words, warnings
 from fast.lab.surroundings import cores
 from fast.lab.tasks import load_task
@@ -38,34 +45,62 @@ def calibrate_command(
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="The cluster file to write.")] = "machine.toml",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions; half a minute.")] = False,
+    json: Annotated[
+        str | None, typer.Option("--json", help="Write all that was measured to this file too; - is stdout.")
+    ] = None,
 ) -> int:
     """Measure this machine with real workers and write a model of it for `fast simulate --cluster`.
 
     Computing, letters, means, the optimizer, a server: each as it happens in a training, with one torch
     thread per worker, many times, in turn with everything else. Let nothing else run meanwhile.
     """
+    check_json(json)
     counts = _counts(workers)
     files = files_of(tasks or [_TASK], Path(out))
-    busy = load_of_others()
+    busy, effort = load_of_others(), QUICK if quick else Effort()
+    say = Console(stderr=json == "-", soft_wrap=True, highlight=False, markup=False).print
+    told = []
     with LocalEngine() as engine:
         for task, path in files.items():
-            _calibrate(engine, task, path, counts, busy, quick=quick)
+            say(f"{task}: measuring with {', '.join(map(str, counts))} workers on {cores()} cores")
+            with _progress() as tell:
+                found = measure(task, workers=counts, effort=effort, engine=engine, tell=tell)
+            told.append(_written(found, path, busy, say))
+    if json is not None:
+        write_json(json, {"schema": 1, "kind": "calibration", "tasks": told})
     return 0
 
 
-def _calibrate(
-    engine: LocalEngine, task: str, path: Path, counts: list[int], busy: float, *, quick: bool
-) -> None:
-    print(f"{task}: measuring with {', '.join(map(str, counts))} workers on {cores()} cores", flush=True)
-    effort = QUICK if quick else Effort()
-    found = measure(task, workers=counts, effort=effort, engine=engine, tell=lambda what: None)
-    cluster = cluster_of(found)
-    for line in found_in_words(found, cluster):
-        print(f"  {line}")
-    for warning in warnings(found, busy):
-        print(f"warning: {warning}")
+def _written(found: Measurements, path: Path, busy: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """The model, said in words and written to its file; and all of it as data."""
+    cluster, warned = cluster_of(found), warnings(found, busy)
+    for line in (
+        *(f"  {line}" for line in found_in_words(found, cluster)),
+        *(f"warning: {each}" for each in warned),
+    ):
+        say(line)
     path.write_text(to_toml(cluster), encoding="utf-8")
-    print(f"written to {path}: fast simulate {task} --cluster {path}")
+    say(f"written to {path}: fast simulate {found.task} --cluster {path}")
+    measured = msgspec.to_builtins(found, str_keys=True)
+    return {
+        "task": found.task,
+        "file": str(path),
+        "cluster": tomllib.loads(to_toml(cluster)),
+        "measured": measured,
+        "busy_cores": busy,
+        "warnings": warned,
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What is being measured: one live line on a terminal, plain lines elsewhere."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield lambda what: console.print(f"measuring: {what}")
+        return
+    with console.status("measuring") as status:
+        yield lambda what: status.update(f"measuring: {what}")
 
 
 def _counts(text: str | None) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from argparse import Namespace
 from importlib import util
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -151,7 +152,7 @@ def test_a_map_shows_what_was_chosen(name: str) -> None:
     one = maps.Choice("DP+central+sync", "allreduce")
     other = maps.Choice("DP+decentral+sync", "local_sgd(tau=16)")
     found = [[other if column == 1 else one for column in range(columns)] for _ in range(rows)]
-    root = ElementTree.fromstring(maps.draw_map(name, found))
+    root = ElementTree.fromstring(maps.draw_map(map_, found))
     titles = [each[0].text for each in root.iter() if each.tag.endswith("rect") and len(each)]
     assert titles == [each.call for row in found for each in row]
     shown = [each.text for each in root.iter() if each.tag.endswith("text")]
@@ -169,6 +170,24 @@ def test_the_advisor_still_says_what_a_map_shows(name: str, row: int, column: in
     root = ElementTree.fromstring(file.read_text(encoding="utf-8"))
     titles = [each[0].text for each in root.iter() if each.tag.endswith("rect") and len(each)]
     columns = len(maps.MAPS[name].across.values)
-    assert titles[row * columns + column] == maps.choice((name, row, column)).call, (
+    assert titles[row * columns + column] == maps.choice((maps.MAPS[name], row, column)).call, (
         f"run: python docs/make_maps.py {name}"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("network", "a model (132.9 million parameters) on 8 workers, 0.5 s of computing a step"),
+        ("stragglers", "a model (132.9 million parameters) on infiniband, 0.5 s of computing a step"),
+    ],
+)
+def test_a_map_can_be_drawn_of_any_model(name: str, title: str) -> None:
+    asked = Namespace(parameters=132.9e6, step="0.5s", workers=8, network="infiniband")
+    map_ = maps.asked_for(maps.MAPS[name], asked)
+    assert map_.title == title
+    situation = map_.situation(map_.subject, map_.across.values[0], map_.down.values[0])
+    assert situation.model_bytes == 4 * 132.9e6
+    assert situation.workers == (8 if name == "network" else 4)
+    nothing = Namespace(parameters=None, step=None, workers=None, network=None)
+    assert maps.asked_for(maps.MAPS[name], nothing) == maps.MAPS[name]
