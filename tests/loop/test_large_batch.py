@@ -471,8 +471,10 @@ def test_without_a_plan_the_log_says_once_to_which_batch_the_rate_is_applied(cal
     ]
     said = []
     rates = PlainRates(strategy_from(call), workers, SGD(groups, lr=0.1), said.append)
-    for samples in (None, 32, 16):
-        rates.compare(samples)
+    rates.compare(None, divided=True)
+    rates.compare(7, divided=False)  # the others may have more of their own, or less
+    for samples in (32, 16):
+        rates.compare(samples, divided=True)
     assert said == ([] if words is None else [f"{words}; fast.LargeBatch scales it"])
 
 

@@ -68,7 +68,7 @@ class _OwnBatches:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
-            _count(self._seat, samples_in(batch))
+            _count(self._seat, samples_in(batch), divided=False)
             yield batch
 
 
@@ -235,14 +235,16 @@ class _Stream:
             yield batch
 
 
-def _count(seat: Seat, samples: int, indices: Sequence[int] | None = None) -> None:
+def _count(
+    seat: Seat, samples: int, indices: Sequence[int] | None = None, *, divided: bool = True
+) -> None:
     """For the next step. What is looked at without gradients (an evaluation) is not trained on."""
     if not torch.is_grad_enabled():
         return
     if seat.journal is not None and indices is not None:
         seat.journal.sampled(indices)
     for session in seat.sessions:
-        session.count(samples)
+        session.count(samples, divided=divided)
 
 
 def _seed(seat: Seat) -> int:

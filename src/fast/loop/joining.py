@@ -284,7 +284,7 @@ def _take_over_step(
                 "Train in bfloat16 without a scaler, or with one worker."
             )
         self._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it, wherever the step is applied
-        rates.compare(session.pending_samples)
+        rates.compare(session.pending_samples, divided=session.divided)
         replica.samples = session.take_samples()
         with rates.stepping():
             runtime.step()

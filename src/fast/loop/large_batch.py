@@ -179,7 +179,7 @@ class ScaledRates:
         words, steps = self._plan.in_words(self._workers, rates_of(self._optimizer)), self.steps
         return words + (f", {steps} of which are done" if 0 < steps < self._plan.warm_up else "")
 
-    def compare(self, samples: int | None) -> None:
+    def compare(self, samples: int | None, *, divided: bool) -> None:
         """Is the batch of the first step, where samples are counted, the one that was said?"""
         if not self._compared and samples is not None and samples != self._plan.batch:
             self._say(
@@ -265,9 +265,10 @@ class PlainRates:
         lock_step = strategy.synchronous or strategy.never_stale
         self._told = workers == 1 or not (together and lock_step)
 
-    def compare(self, samples: int | None) -> None:
-        """The first step, where samples are counted, has so many of this worker."""
-        if self._told or not samples:
+    def compare(self, samples: int | None, *, divided: bool) -> None:
+        """The first step has so many samples of this worker, if they are counted, and as many of all others if they were
+        divided among them."""
+        if self._told or not samples or not divided:
             return
         self._told = True
         if all("lr" in group for group in self._optimizer.param_groups):

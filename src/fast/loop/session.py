@@ -28,6 +28,8 @@ class Session:
     """Samples that `shard` or `own` has handed out since the last step; None if neither is used."""
     latest_samples: int | None = field(default=None)
     """Those of the latest batch among them."""
+    divided: bool = field(default=False)
+    """Whether `shard` hands them out, so that the others have as many in a step."""
     totals: Totals | None = field(default=None)
     """The sums over all workers that layers of the model ask for; None if it has no such layers."""
     passes: dict[int, Books] = field(default_factory=dict)
@@ -46,7 +48,8 @@ class Session:
             flat_weights(self.model) if self.runtime is None else self.runtime.replica.weights
         )
 
-    def count(self, samples: int) -> None:
+    def count(self, samples: int, *, divided: bool = True) -> None:
+        self.divided = divided
         self.pending_samples, self.latest_samples = samples + (self.pending_samples or 0), samples
 
     def peek_samples(self) -> int:

@@ -20,9 +20,11 @@ from fast.lab.planner.candidates import ELASTIC_STEPS, LIKE, LOCAL_STEPS, OUTER_
 from fast.lab.planner.efficiency import samples_factor
 from fast.lab.planner.facts import facts_of
 from fast.lab.planner.prediction import Prediction, Refused
+from fast.lab.planner.rules import matches
 from fast.lab.planner.situation import Needs, Situation
 from fast.lab.planner.vetoes import veto_of
 from fast.lab.sizes import Sizes
+from fast.loop.loading import strategy_from
 from fast.strategies.calls import arguments_of
 from fast.strategies.catalogue import catalogue
 from fast.view import Layout
@@ -413,6 +415,36 @@ def test_a_large_model_on_infiniband_is_overlapped_and_compressed(monkeypatch: p
     )
     assert packed.prediction.step_s < overlapped.prediction.step_s < 0.8 * plain.prediction.step_s
     assert packed.prediction.sent_bytes == pytest.approx(plain.prediction.sent_bytes / 32, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "step", "network", "rule", "best"),
+    [
+        (25.6e6, "0.2s", "1gbit", "R5", "pytorch(codec=ef_sign())"),
+        (6.8e6, "0.25s", "10gbit", "R1", "pytorch"),
+        (132.9e6, "0.2s", "infiniband", "R4", "pytorch"),
+    ],
+    ids=["ResNet-50", "GoogLeNet", "VGG-A"],
+)
+def test_the_examples_with_everything_that_is_compared(
+    parameters: float, step: str, network: str, rule: str, best: str
+) -> None:
+    """On 16 workers: slow links, synchronous training, overlap and compression."""
+    advice = advise(plan(parameters, step, 16, network), what_ifs=False)
+    assert advice.rule.id == rule and advice.agrees and advice.best is not None and advice.best.call == best
+    calls = [each.call for each in advice.ranked]
+    assert len(calls) > 10
+    if rule == "R5":
+        assert {"local_sgd(tau=64)", "diloco(interval=64)"} <= set(calls[:4])
+    if rule == "R4":
+        assert calls[1] == "pytorch(codec=ef_sign())"
+
+
+@pytest.mark.parametrize(("call", "asked"), [("pytorch", False), ("pytorch(codec=ef_sign())", True)])
+def test_slow_links_ask_for_compression_not_for_overlap_alone(call: str, asked: bool) -> None:
+    situation = plan(25.6e6, "0.2s", 16, "1gbit")
+    (rule, *_) = matches(situation, facts_of(situation))
+    assert rule.id == "R5" and rule.asks_for("pytorch", strategy_from(call)) is asked
 
 
 def test_samples_of_the_baseline_are_one() -> None:
