@@ -4,7 +4,8 @@ MNIST on real processes with paced steps, so that workers that share few cores a
 Every contestant's rate comes from the grid of all comparisons, and its call from a short list where there are several,
 tried in the simulator on validation images, the best ones with a second seed; then it trains for real with several
 other seeds, judged on the test images. Beside each ratio of mean times to the target stands what the simulator predicts
-for the same seeds, with a model of this machine that is calibrated at the start.
+for the same seeds, with a model of this machine that is calibrated at the start. With `--kept FILE` settings and real
+runs are noted there as they come, and a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -95,6 +96,38 @@ class Setting:
 
     call: str
     rate: float
+
+
+class Kept:
+    """What was chosen and measured, a line each in a file; without a file nothing is known."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        lines = file.read_text().splitlines() if file is not None and file.exists() else []
+        notes = [json.loads(line) for line in lines]
+        self.settings = {
+            (note["situation"], note["name"]): Setting(note["call"], note["rate"])
+            for note in notes
+            if "seed" not in note
+        }
+        self.times = {
+            (note["situation"], note["name"], Setting(note["call"], note["rate"]), note["seed"]): note["at_s"]
+            for note in notes
+            if "seed" in note
+        }
+
+    def choose(self, situation: str, name: str, setting: Setting) -> None:
+        self.settings[situation, name] = setting
+        self._write({"situation": situation, "name": name, **asdict(setting)})
+
+    def measure(self, situation: str, name: str, setting: Setting, seed: int, at_s: float | None) -> None:
+        self.times[situation, name, setting, seed] = at_s
+        self._write({"situation": situation, "name": name, **asdict(setting), "seed": seed, "at_s": at_s})
+
+    def _write(self, note: dict[str, object]) -> None:
+        if self._file is not None:
+            with self._file.open("a") as file:
+                file.write(json.dumps(note) + "\n")
 
 
 @dataclass(frozen=True)
@@ -235,17 +268,34 @@ def _mean(times: Iterator[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(found) else None
 
 
-def rows_of(track: Track, situation: Situation, seeds: Sequence[int], rates: Sequence[float]) -> list[Row]:
-    """All contestants of one situation: seed after seed, so that each meets the same weather."""
+def settings_of(
+    track: Track, situation: Situation, rates: Sequence[float], kept: Kept
+) -> dict[Contestant, Setting]:
+    """As they were chosen, all of them together, or as they are now."""
+    names = {each: (situation.name, each.name) for each in situation.contestants}
+    if all(name in kept.settings for name in names.values()):
+        return {each: kept.settings[name] for each, name in names.items()}
     settings = track.tune(situation, rates)
     for each, setting in settings.items():
+        kept.choose(*names[each], setting)
         harness.note(
             f"{situation.name}: {each.name} takes {setting.call} with {setting.rate:g} times the rate"
         )
+    return settings
+
+
+def rows_of(
+    track: Track, situation: Situation, seeds: Sequence[int], rates: Sequence[float], kept: Kept
+) -> list[Row]:
+    """All contestants of one situation: seed after seed, so that each meets the same weather."""
+    settings = settings_of(track, situation, rates, kept)
     times: dict[Contestant, list[float | None]] = {each: [] for each in settings}
     for seed in seeds:
         for each, setting in settings.items():
-            times[each].append(track.measured_s(setting, each.workers, situation.straggler, seed))
+            known = (situation.name, each.name, setting, seed)
+            if known not in kept.times:
+                kept.measure(*known, track.measured_s(setting, each.workers, situation.straggler, seed))
+            times[each].append(kept.times[known])
             harness.note(f"seed {seed}, {each.name}: {times[each][-1]} s")
     measured = {each: _mean(iter(found)) for each, found in times.items()}
     simulated = track.predict(situation, settings, seeds)
@@ -293,6 +343,12 @@ def options() -> argparse.Namespace:
         "--quick", action="store_true", help="one seed, the task's own rate; about ten minutes"
     )
     parser.add_argument("--check", action="store_true", help="end with 1 unless all that is demanded holds")
+    parser.add_argument(
+        "--kept",
+        metavar="FILE",
+        type=Path,
+        help="note settings and real runs there; those it has aren't made again",
+    )
     return parser.parse_args()
 
 
@@ -305,7 +361,8 @@ def main() -> None:
             TASK, workers=(4, 5), effort=QUICK if asked.quick else Effort(), engine=engine, tell=harness.note
         )
         track = Track(engine, found)
-        rows = [row for situation in SITUATIONS for row in rows_of(track, situation, seeds, rates)]
+        kept = Kept(asked.kept)
+        rows = [row for situation in SITUATIONS for row in rows_of(track, situation, seeds, rates, kept)]
     show(rows)
     if asked.json:
         data = [{**asdict(row), "holds": row.holds} for row in rows]

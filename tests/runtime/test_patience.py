@@ -121,9 +121,12 @@ def all_wait(case):
         case.ends[id].set_waits(waits)
 
 
-def check_for(case, seconds, **options):
+def check_for(case, seconds, *, looking=(1, 2), **options):
+    """Half a second at a time; the others look as often as the one whose deadline it is."""
     for _ in range(int(seconds / 0.5)):
         case.pass_time(0.5, **options)
+        for id in looking:
+            case.ends[id].set_looks(case.ends[id].status(id).looks + 1)
         case.deadline.check((1,), "round")
 
 
@@ -134,6 +137,26 @@ def test_a_circle_of_waits_is_a_deadlock_that_names_everybody(clock):
         Deadlock, match=r"0 waits for round of 1; 1 waits for letter 'x' of 2; 2 waits for letter 'y' of 0"
     ):
         check_for(case, 9)
+
+
+def test_it_is_no_deadlock_if_somebody_has_not_looked_again(clock):
+    """The machine stood still: who waits may have mail, and has had no time to see it."""
+    case = Case(clock)
+    all_wait(case)
+    check_for(case, 20, looking=(1,))
+    with pytest.raises(Deadlock):
+        check_for(case, 5)
+
+
+def test_a_machine_that_stood_still_is_no_deadlock(clock):
+    """Two looks with many seconds between them, in which nobody did anything."""
+    case = Case(clock)
+    all_wait(case)
+    check_for(case, 4)
+    all_wait(case)
+    for _ in range(2):
+        case.pass_time(30)
+        case.deadline.check((1,), "round")
 
 
 def test_it_is_no_deadlock_if_one_computes(clock):

@@ -72,6 +72,9 @@ class ReplayTransport(MemoryTransport):
     def set_waits(self, waits: str) -> None:
         """Nobody asks."""
 
+    def set_looks(self, looks: int) -> None:
+        """Nor this."""
+
     def can_reduce(self, tensor: Tensor) -> bool:
         """As between processes of one host, where it was recorded."""
         return True

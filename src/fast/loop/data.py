@@ -235,9 +235,7 @@ class _Stream:
             yield batch
 
 
-def _count(
-    seat: Seat, samples: int, indices: Sequence[int] | None = None, *, divided: bool = True
-) -> None:
+def _count(seat: Seat, samples: int, indices: Sequence[int] | None = None, *, divided: bool = True) -> None:
     """For the next step. What is looked at without gradients (an evaluation) is not trained on."""
     if not torch.is_grad_enabled():
         return

@@ -266,8 +266,8 @@ class PlainRates:
         self._told = workers == 1 or not (together and lock_step)
 
     def compare(self, samples: int | None, *, divided: bool) -> None:
-        """The first step has so many samples of this worker, if they are counted, and as many of all others if they were
-        divided among them."""
+        """The first step has so many samples of this worker, if they are counted; and the others have as many, if they
+        were divided among all."""
         if self._told or not samples or not divided:
             return
         self._told = True

@@ -10,6 +10,9 @@ from fast.core import Letter, Mailbox, Tag
 from fast.core.intake import Intake
 from fast.view import Layout
 
+FOLDING_LIMIT = 2
+"""Letters of a folding tag that may wait at a peer; what comes after folds before it is sent."""
+
 
 @final
 class Outbox:
@@ -65,9 +68,13 @@ class Outbox:
                 full.add(letter.tag)  # what comes after it under this tag stays behind it
                 self._folded.deliver(letter)
 
+    def letters(self) -> list[Letter]:
+        """All that waits."""
+        return [*self._folded.letters(), *(piece for pieces in self._rests.values() for piece in pieces)]
+
     def drop(self) -> list[Letter]:
         """Give up all that waits."""
-        dropped = [*self._folded.letters(), *(piece for pieces in self._rests.values() for piece in pieces)]
+        dropped = self.letters()
         self._folded, self._rests = Mailbox(self._tags), {}
         self._gathering.clear()
         return dropped

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from fast.errors import Deadlock, PeerSilent
 from fast.transport import Phase, Transport
 from fast.transport.base import Patience
 
-_SETTLE_NS = 3_000_000_000
-"""Everybody must have waited this long, without a change, before it is called a deadlock."""
+_SETTLE_NS, _LOOKS = 3_000_000_000, 3
+"""Everybody must have waited this long without a change, and have looked so often meanwhile for what it waits for,
+before it is called a deadlock: where a machine stands still (it is out of memory, or asleep), time says nothing."""
 _ANNOUNCE_NS = 200_000_000
 _FRESH_NS = 5_000_000_000
+
+
+class _Frozen(NamedTuple):
+    """When everybody was first seen waiting."""
+
+    numbers: tuple[int, ...]
+    """Which wait of each that was."""
+    looks: dict[int, int]
+    since_ns: int
 
 
 class Deadline(Patience):
@@ -34,8 +45,8 @@ class Deadline(Patience):
         self._deadline_ns = int(deadline_s * 1e9)
         self._began_ns = 0
         self._named = 0
-        self._frozen: tuple[tuple[int, ...], int] | None = None
-        self._announced = False
+        self._frozen: _Frozen | None = None
+        self._announced, self._looks = False, 0
 
     def begin(self) -> None:
         """A wait begins."""
@@ -59,6 +70,9 @@ class Deadline(Patience):
         if waited > _ANNOUNCE_NS and not self._announced:
             self._transport.set_waits(f"{why} of {', '.join(map(str, peers)) or 'anybody'}")
             self._announced = True
+        if self._announced:
+            self._looks += 1
+            self._transport.set_looks(self._looks)
         self._check_alive(peers, why, now)
         if self._deadline_ns and waited // self._deadline_ns > self._named:
             self._named = waited // self._deadline_ns
@@ -93,9 +107,12 @@ class Deadline(Patience):
             self._frozen = None
             return
         numbers = tuple(s.wait_number for s in live.values())
-        if self._frozen is None or self._frozen[0] != numbers:
-            self._frozen = (numbers, now)
-        elif now - self._frozen[1] > _SETTLE_NS:
+        frozen = self._frozen
+        if frozen is None or frozen.numbers != numbers:
+            self._frozen = _Frozen(numbers, {peer: s.looks for peer, s in live.items()}, now)
+        elif now - frozen.since_ns > _SETTLE_NS and all(
+            s.looks >= frozen.looks[peer] + _LOOKS for peer, s in live.items()
+        ):
             waiting = "; ".join(f"{peer} waits for {s.waits}" for peer, s in sorted(live.items()))
             raise Deadlock(
                 f"every live participant waits, so nobody can go on: {waiting}. "

@@ -22,7 +22,7 @@ from fast.errors import MailboxFull, UsageError, WireError
 from fast.parts.kernels.amending import amend, amend_atomically
 from fast.runtime.answers import Counts
 from fast.runtime.journal import Journal, check_round
-from fast.runtime.outbox import Outbox
+from fast.runtime.outbox import FOLDING_LIMIT, Outbox
 from fast.runtime.patience import Deadline
 from fast.trace import Choosy, Dropped, Listeners, Observer, Record, Waited
 from fast.transport import Phase, Transport
@@ -30,8 +30,6 @@ from fast.transport.base import Patience, Reducing
 from fast.view import View
 
 _NAP_S = 0.1
-_FOLDING_LIMIT = 2
-"""Letters of a folding tag that may wait at a peer; what comes after folds before it is sent."""
 
 
 class RealWorld(World):
@@ -120,7 +118,7 @@ class RealWorld(World):
     def _limit(self, letter: Letter) -> int:
         """How many letters of its tag may wait at a receiver; pieces of one count together."""
         tag = declared(self._tags, letter.tag)
-        limit = tag.capacity if tag.fold is None else _FOLDING_LIMIT
+        limit = tag.capacity if tag.fold is None else FOLDING_LIMIT
         return limit if letter.part is None else limit * self.pieces
 
     def _flush(self) -> None:

@@ -1,7 +1,8 @@
 """The simulated world: virtual time, models of computing and of links, real gradients.
 
 Job: run a strategy's programs on any number of workers in one process, the same way every time.
-May import: runtime (how generators are seeded), core, parts, membership, collectives, wire, view, trace, errors.
+May import: runtime (how generators are seeded, what a sender holds back), core, parts, membership, collectives, wire,
+view, trace, errors.
 Never: reads the real clock, starts a process or a thread, or draws from a stream without a seed.
 """
 

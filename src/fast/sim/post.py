@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
-from fast.core import Letter
+from fast.core import Letter, Tag
+from fast.core.framing import header_of
 from fast.membership import Change, Why
+from fast.runtime.outbox import FOLDING_LIMIT, Outbox
 from fast.sim.cluster import Traffic
 from fast.sim.events import Events
 from fast.sim.inbox import Inbox
 from fast.sim.interference import Interference
 from fast.sim.views import Views
 from fast.view import View
+from fast.wire import encode_header
 
 _PAIRS = 1 << 14
 """Of so many pairs is kept that nothing is under way between them."""
@@ -34,11 +37,20 @@ class Way:
     """By number, in the order of sending."""
     held_until_ns: int = 0
     """Before this time nothing that keeps the order leaves."""
+    outbox: Outbox | None = None
+    """What the sender holds back, folded, as long as the network is busy with earlier ones of its kind."""
+
+    def carries(self, tag: str) -> int:
+        """How many letters with this tag have not arrived."""
+        return sum(letter.tag == tag for letter in self.flying.values())
 
 
 @final
 class Post:
     """Letters travel as the network lets them, and keep their order unless a fault says otherwise.
+
+    Letters of a kind that folds don't queue up before a slow link: as on real workers, when a few are on their
+    way what comes after folds at the sender, so that memory is bounded by who talks to whom and never by time.
 
     A departure is known to everybody at once (`departures`), but a wait treats a peer as gone
     only when the news could have travelled and nothing of that peer is on its way any more.
@@ -50,6 +62,7 @@ class Post:
         traffic: Traffic,
         inboxes: dict[int, Inbox],
         start: View,
+        tags: Iterable[Tag] = (),
         *,
         absent: Collection[int] = (),
         faults: Interference | None = None,
@@ -68,6 +81,8 @@ class Post:
         self._events, self._inboxes, self._faults = events, inboxes, faults
         self.drop, self._doubled = report, doubled
         self._ways: dict[tuple[int, int], Way] = {}
+        self._tags = {tag.name: tag for tag in tags}
+        self._folding = {tag.name for tag in tags if tag.fold is not None}
         self._number = 0
         self._dead: set[int] = set()
 
@@ -76,6 +91,34 @@ class Post:
         way = self._ways.get((letter.sender, to))
         if way is None:
             way = self._ways[letter.sender, to] = Way()
+        if len(way.flying) >= FOLDING_LIMIT and self._must_wait(to, letter, way):
+            self._hold_back(to, letter, way)
+        else:
+            self._dispatch(to, letter, nbytes, way, leaves_ns)
+
+    def _must_wait(self, to: int, letter: Letter, way: Way) -> bool:
+        """Pieces don't: the others of their letter may be on their way."""
+        if letter.tag not in self._folding or letter.part is not None:
+            return False
+        if way.outbox is not None and way.outbox.holds(letter.tag):
+            return True
+        return way.carries(letter.tag) >= FOLDING_LIMIT and self.traffic.is_busy(letter.sender, to)
+
+    def _hold_back(self, to: int, letter: Letter, way: Way) -> None:
+        if way.outbox is None:
+            layout = self._inboxes[to].layout_of
+            way.outbox = Outbox(self._tags, partial(layout, letter.sender))
+        way.outbox.put(letter)
+
+    def _flush(self, to: int, way: Way, letter: Letter) -> bool:
+        """Whether a letter that was held back has left."""
+        if way.carries(letter.tag) >= FOLDING_LIMIT:
+            return False
+        nbytes = len(encode_header(header_of(letter))) + letter.tensor.nbytes
+        self._dispatch(to, letter, nbytes, way, self._events.now_ns)
+        return True
+
+    def _dispatch(self, to: int, letter: Letter, nbytes: int, way: Way, leaves_ns: int) -> None:
         if self._faults is None:
             self._launch(to, letter, nbytes, way, leaves_ns)
         else:
@@ -104,6 +147,8 @@ class Post:
 
     def _arrive(self, sender: int, to: int, way: Way, number: int, inbox: Inbox) -> None:
         letter = way.flying.pop(number)
+        if way.outbox is not None:
+            way.outbox.flush(partial(self._flush, to, way))
         if len(self._ways) > _PAIRS and not way.flying and way.held_until_ns <= self._events.now_ns:
             self._ways.pop((sender, to), None)  # so that memory doesn't grow with all who ever met
         if to in self._dead or self._inboxes[to] is not inbox:
@@ -147,6 +192,10 @@ class Post:
         self._dead.add(who)
         self._waiting.pop(who, None)
         self._drop_unread(who, "its receiver has died")
+        for (sender, to), way in self._ways.items():
+            if sender == who and way.outbox is not None:
+                for letter in way.outbox.drop():
+                    self.drop(who, letter, to, "its sender has died")
 
     def _drop_unread(self, who: int, why: str) -> None:
         for letter in self._inboxes[who].mailbox.letters():
@@ -191,6 +240,8 @@ class Post:
         """Every letter that has not arrived yet, with its receiver."""
         for (_, to), way in self._ways.items():
             for letter in way.flying.values():
+                yield to, letter
+            for letter in () if way.outbox is None else way.outbox.letters():
                 yield to, letter
 
     def expects(self, to: int) -> bool:

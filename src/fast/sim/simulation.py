@@ -90,6 +90,7 @@ class Simulation:
             traffic,
             self._inboxes,
             self.view,
+            strategy.tags,
             absent=absent,
             faults=faults,
             report=self._drop,

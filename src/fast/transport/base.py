@@ -42,6 +42,8 @@ class Status(NamedTuple):
     """What it waits for, in words; empty while it doesn't."""
     wait_number: int
     """Counts its waits, so that one long wait can be told from many short ones."""
+    looks: int = 0
+    """Counts how often it has looked for what it waits for, in all its waits that lasted."""
 
 
 class Transport(ABC):
@@ -98,6 +100,9 @@ class Transport(ABC):
 
     @abstractmethod
     def set_waits(self, waits: str) -> None: ...
+
+    @abstractmethod
+    def set_looks(self, looks: int) -> None: ...
 
     @abstractmethod
     def beat(self) -> None:

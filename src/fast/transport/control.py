@@ -5,7 +5,7 @@ nobody writes twice. Readers see a word as it is; where several words belong tog
 that announces them is written last (x86 keeps that order; elsewhere `fence` asks for it). A peer
 may have written anything there: nothing that is read here can raise, or lead out of the block.
 
-    per participant   bell, phase, steps, samples, sign of life, what it waits for
+    per participant   bell, phase, steps, samples, sign of life, what it waits for, how often it has looked for it
     per peer          how many letters were posted to it, and the descriptors of the last RING
                       which of its letters were released
     windows           name, place, dtype and shape of what is published
@@ -45,7 +45,7 @@ _DESCRIPTOR_BYTES = 32
 _GROUP_WORDS = 16
 
 _BELL, _PHASE = 0, 1  # 32-bit words
-_STEPS, _SAMPLES, _ALIVE, _WAITS = 1, 2, 3, 4  # 64-bit words
+_STEPS, _SAMPLES, _ALIVE, _WAITS, _LOOKS = 1, 2, 3, 4, 5  # 64-bit words
 _TEXT_AT = 64
 _PHASES = tuple(Phase)  # indexing is several times faster than Phase(...)
 
@@ -155,12 +155,17 @@ class Control:
         self._texts += 1
         self.words64[_WAITS] = self._texts << 16 | len(data)
 
+    def set_looks(self, looks: int) -> None:
+        self.words64[_LOOKS] = looks
+
     def status(self) -> Status:
         waits = self.words64[_WAITS]
         length = min(waits & 0xFFFF, _TEXT_BYTES)
         text = bytes(self._bytes[_TEXT_AT : _TEXT_AT + length]).decode(errors="replace")
         words = self.words64
-        return Status(self.phase, words[_STEPS], words[_SAMPLES], words[_ALIVE], text, waits >> 16)
+        return Status(
+            self.phase, words[_STEPS], words[_SAMPLES], words[_ALIVE], text, waits >> 16, words[_LOOKS]
+        )
 
     # Letters
 

@@ -105,6 +105,10 @@ class MemoryTransport(Transport):
             mine = self.status(self.id)
             self._set(mine._replace(waits=waits, wait_number=mine.wait_number + 1))
 
+    def set_looks(self, looks: int) -> None:
+        with self._hub.changed:
+            self._set(self.status(self.id)._replace(looks=looks))
+
     def beat(self) -> None:
         with self._hub.changed:
             self._set(self.status(self.id)._replace(alive_ns=time.monotonic_ns()))

@@ -109,6 +109,9 @@ class ShmTransport(Transport):
     def set_waits(self, waits: str) -> None:
         self._mine.set_waits(waits)
 
+    def set_looks(self, looks: int) -> None:
+        self._mine.set_looks(looks)
+
     def beat(self) -> None:
         self._mine.beat()
 

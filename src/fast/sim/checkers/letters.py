@@ -60,7 +60,7 @@ class LettersAccounted(Checker):
 
     def doubled(self, letter: Letter, to: int) -> None:
         if is_counted(letter):
-            self._at((letter.sender, to, letter.tag)).doubled += 1
+            self._at((letter.sender, to, letter.tag)).doubled += letter.letters
 
     def _at(self, way: _Way) -> Books:
         self._touched.add(way)
@@ -91,7 +91,7 @@ class LettersAccounted(Checker):
         found: Counter[_Way] = Counter()
         for to, letter in self.simulation.on_the_way():
             if is_counted(letter):
-                found[letter.sender, to, letter.tag] += 1
+                found[letter.sender, to, letter.tag] += letter.letters
         for p in self.simulation.participants:
             for letter in () if p.dead else self.simulation.unread(p.me.id):
                 if is_counted(letter):

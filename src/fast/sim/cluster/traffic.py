@@ -96,6 +96,11 @@ class Traffic:
 
     # Letters
 
+    def is_busy(self, sender: int, to: int) -> bool:
+        """Whether something on the way between these two has still to carry what was handed over before."""
+        way, now_ns = self._ways.get((sender, to)) or self._kept_way(sender, to), self._events.now_ns
+        return way.first.free_ns > now_ns or any(queue.free_ns > now_ns for queue in way.further)
+
     def carry(self, sender: int, to: int, nbytes: int, arrive: Action, leaves_ns: int) -> None:
         """Let `arrive` happen when these bytes, handed over at `leaves_ns`, have come to `to`.
 
