@@ -63,7 +63,7 @@ def shares(ended: list[Any], counts: list[int]) -> list[float]:
     return found
 
 
-each_strategy = pytest.mark.parametrize("strategy", [ssp(inf), essp(99), vap(inf), project_adam()], ids=repr)
+each_strategy = pytest.mark.parametrize("strategy", [ssp(inf), essp(60), vap(inf), project_adam()], ids=repr)
 
 
 @each_strategy

@@ -72,12 +72,12 @@ class Sizes:
     @staticmethod
     def of_parameters(count: float) -> Sizes:
         """Of so many float32, in layers of one size."""
-        if count > MOST_PARAMETERS:
-            raise UsageError(f"--parameters {count:g}: more than torch can count the bytes of")
         if not math.isfinite(count) or count < 1 or count != int(count):
             raise UsageError(
                 f"--parameters {count:g}: a model has a whole number of parameters, such as 25e6"
             )
+        if count > MOST_PARAMETERS:
+            raise UsageError(f"--parameters {count:g}: more than torch can count the bytes of")
         return Sizes(f"{int(count):,} parameters", layout_of_parameters(int(count)))
 
     @property
