@@ -37,11 +37,7 @@ PRESETS: dict[str, list[str]] = {
     ],
     "distbelief": ["distbelief(warm=0)"],
     "dc_asgd": ["dc_asgd", "dc_asgd(adaptive=True, strength=0.05, servers='workers')"],
-    "staleness_aware": [
-        "staleness_aware",
-        "staleness_aware(n=2, codec=fp16, servers=2)",
-        "staleness_aware(rule=median)",
-    ],
+    "staleness_aware": ["staleness_aware", "staleness_aware(n=2, codec=fp16, servers=2)"],
     "agn": ["agn(steps=3)"],
     "dpsgd": ["dpsgd", "dpsgd(topology=torus)", "dpsgd(rule=median)"],
     "torus": [

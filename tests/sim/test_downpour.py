@@ -245,6 +245,16 @@ def test_agn_pushes_what_downpour_pushes_divided_by_the_steps(steps):
         assert close(pushed * steps, summed[key])
 
 
+@pytest.mark.parametrize(("fetch", "push"), [(3, 3), (4, 2), (2, 3)])
+def test_whatever_the_intervals_the_mean_may_be_pushed(fetch, push):
+    batches = PROBLEM.batches(3, 24)
+    strategy = downpour(fetch=fetch, push=push, normalised=True, correction=explicit_momentum(0.0))
+    simulation = PROBLEM.simulation(strategy, batches, lr=LR, compute=RoundRobin())
+    simulation.run()
+    server, workers = asynchronous_loop(batches, fetch=fetch, push=push, normalised=True)
+    assert close(simulation.me(3).weights, server) and close(weights(simulation), workers)
+
+
 def test_agn_of_one_step_is_downpour():
     traces, ends = [], []
     for strategy in (agn(steps=1), downpour()):

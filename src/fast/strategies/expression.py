@@ -32,6 +32,7 @@ from fast.parts.codecs.catalogue import CODECS, TRANSFORMATIONS
 from fast.parts.staleness import CORRECTIONS, Correction
 from fast.parts.staleness import chain as corrections_in_a_chain
 from fast.strategies.binding import bind, nearest, takes_a_row
+from fast.strategies.calls import parsed
 from fast.strategies.catalogue import canonical_call, find
 from fast.strategies.files import QUOTED_OR_FILE, rule_from_file
 
@@ -87,7 +88,7 @@ class _Reader:
                 "the text names no strategy. Write one or several, such as allreduce,local_sgd(tau=4)"
             )
         try:
-            return ast.parse(self.covered, mode="eval").body
+            return parsed(self.covered).body
         except SyntaxError as error:
             place = min(max((error.offset or 1) - 1, 0), len(self.text))
             raise UsageError(self._pointing(place, error.msg)) from error

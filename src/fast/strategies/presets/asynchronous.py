@@ -92,6 +92,7 @@ def downpour(
     servers: int | str = 1,
     codec: Codec | None = None,
     correction: Correction | None = None,
+    normalised: bool = False,
 ) -> Strategy:
     """Asynchronous training: push the gathered gradients and fetch the weights, each at its own interval.
 
@@ -101,7 +102,8 @@ def downpour(
 
     Nobody waits for anybody but for the answer to its own fetch. P workers move the weights P times as
     often as one would, with whole steps: the same rate goes P times as far as in `ssp(inf)`, which
-    divides by P. `correction` makes up for staleness. The paper runs Adagrad on the servers: that is the
+    divides by P. `correction` makes up for staleness; so does `normalised`, which pushes the mean of what was gathered
+    in place of its sum (`agn`), whatever the intervals. The paper runs Adagrad on the servers: that is the
     user's optimizer, so choose torch.optim.Adagrad. As in the paper each shard is fetched and changed by itself, and
     both intervals are the worker's own. Different: gradients are gathered and go through the server's optimizer,
     where the paper's simple form gathers -eta g and adds it; and a step that fetches doesn't also move locally.
@@ -111,13 +113,16 @@ def downpour(
     Staleness has no bound; with equally fast workers it is P - 1.
 
     >>> downpour(fetch=4, push=2)
-    downpour(fetch=4, push=2, servers=1, codec=None, correction=None)
+    downpour(fetch=4, push=2, servers=1, codec=None, correction=None, normalised=False)
     """
     _check_intervals("downpour", fetch, push)
     check_servers("downpour", servers)
     check_is_codec("downpour", codec)
     check_is_correction("downpour", correction)
-    return Downpour(fetch=fetch, push=push, servers=servers, codec=codec, correction=correction)
+    check_flag("downpour", "normalised", normalised)
+    return Downpour(
+        fetch=fetch, push=push, normalised=normalised, servers=servers, codec=codec, correction=correction
+    )
 
 
 @preset(
@@ -247,7 +252,7 @@ def agn(
     worker:  `steps` steps  w_i <- optimizer(w_i, g_i), gathering G <- G + g_i;  send G / steps;  w_i <- w
     server:  w <- optimizer(w, G / steps) on arrival
 
-    `downpour(fetch=steps, push=steps)` with what it pushes divided by the number of steps: a push moves
+    `downpour(fetch=steps, push=steps, normalised=True)`: what it pushes is divided by the number of steps. A push moves
     the weights about as far as one gradient would, in a direction that looks further ahead. As in the original a
     worker explores from the weights that it has fetched, and pushes what it gathered divided by the steps.
     Different: the original pushes how far its local steps went, (w_i - w) / steps, and the server adds that; here the
