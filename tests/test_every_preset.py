@@ -212,6 +212,8 @@ def bytes_of(call: str, worker: int) -> int:
         return STEPS * allreduce_bytes(call, worker)
     if name == "sfb":
         return STEPS * MEAN_BYTES  # no layer is large enough
+    if name == "local_sgd" and "rule" in call:  # everybody's weights go to everybody
+        return STEPS // strategy.tau * (WORKERS - 1) * LETTER_BYTES
     if name == "local_sgd":  # averaged momentum is as much again
         return STEPS // strategy.tau * MEAN_BYTES * (2 if "average" in call else 1)
     if name in ("slowmo", "diloco"):
