@@ -1,6 +1,8 @@
 """Rules in place of the mean where weights are merged, and where a server collects whatever comes: against plain loops,
 among hostile workers, and where too few take part."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from fast.sim import Compute, parse_straggler
 from fast.strategies.expression import parse_strategy
 from fast.strategies.presets import diloco, dpsgd, local_sgd, slowmo, sparknet, staleness_aware
 from fast.topologies import Full, Ring
-from fast.trace import Dropped
+from fast.trace import Applied, Dropped, Included
 
 from .problem import ROWS, LeastSquares, RoundRobin, close, equal, weights
 from .test_hostile_training import START, excess, trained
@@ -118,7 +120,7 @@ def test_collected_pushes_are_the_plain_loop(rule):
 
 def test_a_worker_that_pushes_often_has_one_vote():
     """Worker 4 is slow. Until its push has come the others push again and again, and what each of them pushed is one
-    vote: so no step is ever made of fewer than five workers, and none of the pushes is lost."""
+    vote: so no step is ever made of fewer than five workers."""
     records = []
     batches = PROBLEM.batches(5, 12, size=3)
     simulation = PROBLEM.simulation(
@@ -128,10 +130,15 @@ def test_a_worker_that_pushes_often_has_one_vote():
         observers=[records.append],
     )
     simulation.run()
-    steps = [record for record in records if type(record).__name__ == "Applied" and record.who == 5]
-    dropped = [record for record in records if isinstance(record, Dropped)]
-    assert 0 < len(steps) <= 12
-    assert all("too few updates" in record.why for record in dropped)
+    steps, inside = 0, Counter()
+    for record in records:
+        if isinstance(record, Included) and record.who == 5:
+            inside[record.sender] += 1
+        if isinstance(record, Applied) and record.who == 5:
+            assert set(inside) == set(range(5))
+            steps, inside = steps + 1, Counter()
+    pushes = Counter(record.sender for record in records if isinstance(record, Included) and record.who == 5)
+    assert steps >= 2 and pushes[0] > steps, "who is fast has several pushes in one vote"
 
 
 def test_shards_go_coordinate_by_coordinate():
