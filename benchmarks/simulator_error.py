@@ -43,7 +43,9 @@ from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute, parse_straggler
 from fast.sim.cluster import read_cluster, to_toml
 
-STRATEGIES = ("allreduce", "local_sgd(tau=4)", "dpsgd", "ssp(bound=0)", "ssp", "torus", "gossip(p=0.5)")
+STRATEGIES = (
+    "allreduce", "local_sgd(tau=4)", "dpsgd", "sgp", "ssp(bound=0)", "ssp", "torus", "gossip(p=0.5)",
+)  # fmt: skip
 STRAGGLERS = (None, "4x")
 WIDTHS = {"64-64-10": (64, 64, 10), "1.9 M": (784, 1024, 1024, 10)}
 STEPS = {"64-64-10": {2: 1500, 4: 300, 8: 300}, "1.9 M": {2: 200, 4: 40, 8: 40}}

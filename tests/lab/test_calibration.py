@@ -299,7 +299,8 @@ def test_a_tiny_calibration(engine: LocalEngine) -> None:
     """All of it is measured, positive and finite; the file reads back, and simulates."""
     found = measure("digits", workers=(3,), effort=Effort(1, 0.001), engine=engine)
     cluster = cluster_of(found)
-    assert [crowd.workers for crowd in found.crowds] == sorted({3, found.cores})
+    few = max(2, found.cores)
+    assert [crowd.workers for crowd in found.crowds] == sorted({3, few, few + 1})
     spreads = [value for value in vars(found).values() if isinstance(value, Spread)]
     for sizes in (found.operations, found.sending, found.reading, found.merging, found.trips):
         spreads += sizes.values()

@@ -43,6 +43,7 @@ def probe(orders: dict[str, Any]) -> dict[str, Times]:
     bench = _bench(told)
     found: dict[str, Times] = {"repetitions": {"of each": [told.repetitions]}}
     for repetition in range(told.repetitions + 1):
+        trials.settle(bench)
         for name, takes_part, run in _trials(bench, told):
             bench.meet()
             if takes_part:
@@ -72,12 +73,10 @@ def _bench(told: Orders) -> Bench:
 
 
 def _trials(bench: Bench, told: Orders) -> Iterator[Trial]:
+    """Those in which workers sleep come last: see `trials.settle`."""
     everybody = len(bench.me.workers)
     crowded = everybody > told.cores
     yield "together", True, partial(trials.steps, bench)
-    yield "rested", True, partial(trials.steps, bench, rest_s=trials.REST_S)
-    for nap_s in trials.NAPS_S:
-        yield f"waking after {nap_s}", True, partial(trials.waking, bench, nap_s)
     for nbytes in told.sizes:
         yield (
             f"means of {nbytes}",
@@ -90,6 +89,9 @@ def _trials(bench: Bench, told: Orders) -> Iterator[Trial]:
         yield "fanning", True, partial(trials.fanning, bench, told.sizes[0])
     if everybody == told.cores:
         yield from _trials_of_few(bench, told)
+    for nap_s in trials.NAPS_S:
+        yield f"waking after {nap_s}", True, partial(trials.waking, bench, nap_s)
+    yield "rested", True, partial(trials.steps, bench, rest_s=trials.REST_S)
 
 
 def _trials_of_few(bench: Bench, told: Orders) -> Iterator[Trial]:

@@ -22,6 +22,8 @@ from fast.core import Me, Need, Replica, Strategy, Tag, Task
 LETTER = "probe"
 REST_S = 0.002
 """How long a worker sleeps between computing and its turn where it is told to."""
+SETTLE_S = 0.3
+"""How long workers compute before anything is timed."""
 TRIPS = 3
 """Round trips in one turn; the first of them brings both ends into step."""
 NAPS_S = (0.0, 0.0005, 0.002, 0.008, 0.03)
@@ -105,6 +107,16 @@ class Bench:
 
 
 # A step
+
+
+def settle(bench: Bench) -> None:
+    """Compute without a pause until each worker has a core to itself. Workers that wake up find themselves on the
+    core of whoever was awake, and it takes the system a while to see that another one is free: what is measured
+    until then is how two share a core."""
+    until = time.perf_counter() + SETTLE_S
+    while time.perf_counter() < until:
+        bench.compute()
+        bench.optimizer.zero_grad()
 
 
 def steps(bench: Bench, *, rest_s: float = 0.0) -> Times:
