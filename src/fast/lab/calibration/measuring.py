@@ -113,8 +113,8 @@ def measure(
     engine: LocalEngine | None = None,
     tell: Tell = lambda line: None,
 ) -> Measurements:
-    """Measure this machine with real workers: always as many as it has cores, one more, which is how crowded
-    it is with a server, and these numbers too."""
+    """Measure this machine with real workers: always as many as it has cores, these numbers too, and one more than
+    cores if none of them is above: that is how crowded it is with a server."""
     if engine is None:
         with LocalEngine() as own:
             return measure(task, workers=workers, effort=effort, engine=own, tell=tell)
@@ -124,7 +124,7 @@ def measure(
     own_bytes = sum(value.numel() * value.element_size() for value in live_state(problem.model()).values())
     sizes = sorted({*SIZES, own_bytes})
     rounds, found = effort.rounds(_step_s(problem)), {}
-    for count in sorted({few, few + 1, *workers}):
+    for count in sorted({few, max((few + 1, *workers)), *workers}):
         tell(f"{count} workers")
         orders = Orders(task, few, effort.repetitions, rounds, sizes)
         found[count] = _probed(engine, count, orders)
