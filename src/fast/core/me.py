@@ -186,7 +186,8 @@ class Me(Shards, Together):
             present = None if self.is_server and not included else self._present_with(included)
             if merged is not None:  # the gradient was made of a mean over all of theirs
                 present = union(present, merged.present)
-        self._report_included(included)
+        if self.world.observed:
+            self._report_included(included)
         if of is None:
             self._unused = []
         self.world.working()
@@ -426,7 +427,8 @@ class Me(Shards, Together):
         return await self.receive(tag, server)
 
     def _read(self, letters: list[Letter]) -> list[Letter]:
-        if letters and self.world.observed:
+        observed = self.world.observed
+        if letters and observed:
             now = self.world.now()
             for letter in letters:
                 steps = tuple(letter.steps)
@@ -440,7 +442,7 @@ class Me(Shards, Together):
                 self._unused.append(letter)
             elif letter.sender in self.world.start_view.owners:
                 self.version = self.versions[letter.sender] = letter.version
-            else:
+            elif observed:
                 self._report_included([letter])
         return letters
 
@@ -449,7 +451,8 @@ class Me(Shards, Together):
 
     def include(self, letters: Sequence[Letter]) -> None:
         """Say that the updates of these letters are in what is passed on from here; `apply` says so itself."""
-        self._report_included(letters)
+        if self.world.observed:
+            self._report_included(letters)
 
     def discard(self, letter: Letter, why: str) -> None:
         """Throw away what was read: its update becomes part of nothing. Nothing is swallowed: it is reported."""
@@ -459,8 +462,6 @@ class Me(Shards, Together):
             self.world.emit(Dropped(self.id, now, letter.sender, self.id, tag, why, steps, letters=0))
 
     def _report_included(self, letters: Sequence[Letter]) -> None:
-        if not self.world.observed:
-            return
         now = self.world.now()
         for letter in letters:
             if letter.weight == 0:

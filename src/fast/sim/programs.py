@@ -70,23 +70,19 @@ class Overtakable(Computing):
 class Program:
     """One coroutine of one participant, and what it waits for at the moment.
 
-    `postpone` is asked before it goes on: a participant that is frozen goes on later.
+    `postpone`, if there is one, is asked before it goes on: a participant that is frozen goes on later.
     """
 
-    def __init__(
-        self,
-        who: int,
-        coroutine: Coroutine[Any, Any, None],
-        postpone: Callable[[Program], bool] = lambda program: False,
-    ) -> None:
+    def __init__(self, who: int, coroutine: Coroutine[Any, Any, None]) -> None:
         self.who = who
         self.waits_for: Request | None = None
         self.finished = False
-        self._coroutine, self._postpone = coroutine, postpone
+        self.postpone: Callable[[Program], bool] | None = None
+        self._coroutine = coroutine
 
     def resume(self) -> None:
         """Run until the next request or the end."""
-        if not self.finished and not self._postpone(self):
+        if not self.finished and (self.postpone is None or not self.postpone(self)):
             self._advance(self._coroutine.send)
 
     def fail(self, error: Exception) -> None:

@@ -127,6 +127,8 @@ class Compute:
     def resting_ns(self, worker: int, workers: int, step: int, seed: int, computed_ns: int) -> int:
         """What follows, when computing took `computed_ns`, and takes none: the rest of the pace, or
         that by which a straggler is slower."""
+        if self.straggler is None and self.pace_s is None:
+            return 0
         slow = self.straggler is not None and self.straggler.slows(worker, workers, step, seed)
         factor = self.straggler.factor if self.straggler is not None and slow else 1.0
         if self.pace_s is not None:
