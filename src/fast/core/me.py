@@ -72,6 +72,7 @@ class Me(Shards, Together):
             world.shards = self.shards
         if strategy.uses_factors and isinstance(replica, Tapped):
             replica.tap_factors()
+        self._nbytes = replica.layout.nbytes
         self._buckets = buckets_of(replica.gradient, bucket_cuts(replica.layout, strategy.bucket_bytes))
         world.pieces = len(self._buckets)
 
@@ -192,7 +193,7 @@ class Me(Shards, Together):
             self._unused = []
         self.world.working()
         self.replica.apply(gradient, present, rates)
-        self.world.worked(Labour.APPLY, self.replica.layout.nbytes)
+        self.world.worked(Labour.APPLY, self._nbytes)
         if self.is_server:
             self.version += 1
         if self.world.observed:
@@ -328,7 +329,10 @@ class Me(Shards, Together):
                 f"me.send got {tensor!r} for letter {tag!r}; it sends tensors: torch.tensor({tensor!r})"
             )
         if isinstance(present, Whose):
-            present = what.present if isinstance(what, Cutting) else self.present_for(what, tag)
+            if isinstance(what, Cutting):
+                present = what.present
+            else:
+                present = self.present_for(what, tag) if carries_gradient else None
         tensor = tensor.detach() if tensor.requires_grad else tensor
         weight = float(self.samples) if carries_gradient else 1.0
         return Letter(
@@ -433,8 +437,9 @@ class Me(Shards, Together):
             for letter in letters:
                 steps = tuple(letter.steps)
                 self.world.emit(Received(self.id, now, letter.sender, letter.tag, steps, letter.letters))
-        letters = [letter if letter.codec is None else self._opened(letter) for letter in letters]
-        for letter in letters:
+        for place, letter in enumerate(letters):
+            if letter.codec is not None:
+                letters[place] = letter = self._opened(letter)
             if letter.tensor.device != self._device:
                 letter.tensor = letter.tensor.to(self._device)
             if letter.tag in self._of_gradients:

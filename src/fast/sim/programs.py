@@ -14,20 +14,18 @@ class Request:
     Whoever fulfils it makes `resume` an event: a program never runs inside another's turn.
     """
 
-    _program: Program | None = None
+    program: Program | None = None
+    """Whose it is, once it waits."""
     fulfilled = False
 
     def __await__(self) -> Generator[Request, None, None]:
         if not self.fulfilled:
             yield self
 
-    def belong_to(self, program: Program) -> None:
-        self._program = program
-
     def resume(self) -> None:
         self.fulfilled = True
-        if self._program is not None:  # else whoever asked has not come back for it yet
-            self._program.resume()
+        if self.program is not None:  # else whoever asked has not come back for it yet
+            self.program.resume()
 
     def whom(self) -> tuple[int, ...]:
         """Who could end this wait, as far as that is known."""
@@ -102,7 +100,7 @@ class Program:
                 "this world. Inside a strategy, await only what `me` offers; never asyncio."
             )
         self.waits_for = request
-        request.belong_to(self)
+        request.program = self
 
     def close(self) -> None:
         """Give it up where it stands."""
