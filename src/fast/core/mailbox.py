@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import filterfalse
 
 from fast.core.letter import Letter, Tag
 from fast.errors import MailboxFull
@@ -65,8 +66,8 @@ class Mailbox:
 
     def lacks(self, tag: str, senders: Iterable[int]) -> tuple[int, ...]:
         """Those of these senders from whom nothing waits."""
-        waiting = self._waiting.get(tag, ())
-        return tuple([sender for sender in senders if sender not in waiting])
+        waiting = self._waiting.get(tag)
+        return tuple(senders) if waiting is None else tuple(filterfalse(waiting.__contains__, senders))
 
     def has_any(self, tag: str) -> bool:
         return tag in self._waiting

@@ -72,6 +72,7 @@ class Me(Shards, Together):
             world.shards = self.shards
         if strategy.uses_factors and isinstance(replica, Tapped):
             replica.tap_factors()
+        self._nbytes = replica.layout.nbytes
         self._buckets = buckets_of(replica.gradient, bucket_cuts(replica.layout, strategy.bucket_bytes))
         world.pieces = len(self._buckets)
 
@@ -186,12 +187,13 @@ class Me(Shards, Together):
             present = None if self.is_server and not included else self._present_with(included)
             if merged is not None:  # the gradient was made of a mean over all of theirs
                 present = union(present, merged.present)
-        self._report_included(included)
+        if self.world.observed:
+            self._report_included(included)
         if of is None:
             self._unused = []
         self.world.working()
         self.replica.apply(gradient, present, rates)
-        self.world.worked(Labour.APPLY, self.replica.layout.nbytes)
+        self.world.worked(Labour.APPLY, self._nbytes)
         if self.is_server:
             self.version += 1
         if self.world.observed:
@@ -327,7 +329,10 @@ class Me(Shards, Together):
                 f"me.send got {tensor!r} for letter {tag!r}; it sends tensors: torch.tensor({tensor!r})"
             )
         if isinstance(present, Whose):
-            present = what.present if isinstance(what, Cutting) else self.present_for(what, tag)
+            if isinstance(what, Cutting):
+                present = what.present
+            else:
+                present = self.present_for(what, tag) if carries_gradient else None
         tensor = tensor.detach() if tensor.requires_grad else tensor
         weight = float(self.samples) if carries_gradient else 1.0
         return Letter(
@@ -426,13 +431,15 @@ class Me(Shards, Together):
         return await self.receive(tag, server)
 
     def _read(self, letters: list[Letter]) -> list[Letter]:
-        if letters and self.world.observed:
+        observed = self.world.observed
+        if letters and observed:
             now = self.world.now()
             for letter in letters:
                 steps = tuple(letter.steps)
                 self.world.emit(Received(self.id, now, letter.sender, letter.tag, steps, letter.letters))
-        letters = [letter if letter.codec is None else self._opened(letter) for letter in letters]
-        for letter in letters:
+        for place, letter in enumerate(letters):
+            if letter.codec is not None:
+                letters[place] = letter = self._opened(letter)
             if letter.tensor.device != self._device:
                 letter.tensor = letter.tensor.to(self._device)
             if letter.tag in self._of_gradients:
@@ -440,7 +447,7 @@ class Me(Shards, Together):
                 self._unused.append(letter)
             elif letter.sender in self.world.start_view.owners:
                 self.version = self.versions[letter.sender] = letter.version
-            else:
+            elif observed:
                 self._report_included([letter])
         return letters
 
@@ -449,7 +456,8 @@ class Me(Shards, Together):
 
     def include(self, letters: Sequence[Letter]) -> None:
         """Say that the updates of these letters are in what is passed on from here; `apply` says so itself."""
-        self._report_included(letters)
+        if self.world.observed:
+            self._report_included(letters)
 
     def discard(self, letter: Letter, why: str) -> None:
         """Throw away what was read: its update becomes part of nothing. Nothing is swallowed: it is reported."""
@@ -459,8 +467,6 @@ class Me(Shards, Together):
             self.world.emit(Dropped(self.id, now, letter.sender, self.id, tag, why, steps, letters=0))
 
     def _report_included(self, letters: Sequence[Letter]) -> None:
-        if not self.world.observed:
-            return
         now = self.world.now()
         for letter in letters:
             if letter.weight == 0:

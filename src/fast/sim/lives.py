@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -139,10 +139,10 @@ class Lives:
             p.world.effort.slept(simulation.now_ns - began_ns)
             await p.world.wake()
 
-    async def _spend(self, p: Participant, duration_ns: int) -> None:
+    def _spend(self, p: Participant, duration_ns: int) -> Awaitable[None]:
         """Let the time of a gradient pass, unless its step is overtaken before."""
         tag = self._simulation.strategy.overtaken_by
-        await (p.world.compute_unless(duration_ns, tag) if tag else p.world.compute(duration_ns))
+        return p.world.compute_unless(duration_ns, tag) if tag else p.world.compute(duration_ns)
 
     async def _serve(self, p: Participant) -> None:
         """Turn after turn, as long as anything can still come. A turn that found nothing to do

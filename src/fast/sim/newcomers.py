@@ -68,8 +68,13 @@ class Newcomers:
 
     def reached(self, donor: int, steps: int) -> None:
         """A worker has come to a step from which others take part, and has sent nothing of it yet."""
-        for newcomer in self._due.pop(steps, ()) if self._due else ():
-            self._adopt(newcomer, self._simulation.participants[donor])
+        due = self._due.pop(steps, ()) if self._due else ()
+        if due:
+            p = self._simulation.participants[donor]
+            p.world.effort.pause()
+            for newcomer in due:
+                self._adopt(newcomer, p)
+            p.world.effort.resume()
 
     def withdraw(self, p: Participant) -> None:
         """Who was to come doesn't: it has died, or was stopped, before it was there."""

@@ -78,7 +78,8 @@ class Post:
         """By peer, who waits for it, in the order in which they began to."""
         self.views = Views(start, self.changes)
         self.traffic = traffic
-        self._events, self._inboxes, self._faults = events, inboxes, faults
+        self._events, self._inboxes = events, inboxes
+        self._dispatch = self._launch if faults is None else partial(self._send_in_danger, faults)
         self.drop, self._doubled = report, doubled
         self._ways: dict[tuple[int, int], Way] = {}
         self._tags = {tag.name: tag for tag in tags}
@@ -117,12 +118,6 @@ class Post:
         nbytes = len(encode_header(header_of(letter))) + letter.tensor.nbytes
         self._dispatch(to, letter, nbytes, way, self._events.now_ns)
         return True
-
-    def _dispatch(self, to: int, letter: Letter, nbytes: int, way: Way, leaves_ns: int) -> None:
-        if self._faults is None:
-            self._launch(to, letter, nbytes, way, leaves_ns)
-        else:
-            self._send_in_danger(self._faults, to, letter, nbytes, way, leaves_ns)
 
     def _send_in_danger(
         self, faults: Interference, to: int, letter: Letter, nbytes: int, way: Way, leaves_ns: int

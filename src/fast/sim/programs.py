@@ -14,20 +14,18 @@ class Request:
     Whoever fulfils it makes `resume` an event: a program never runs inside another's turn.
     """
 
-    _program: Program | None = None
+    program: Program | None = None
+    """Whose it is, once it waits."""
     fulfilled = False
 
     def __await__(self) -> Generator[Request, None, None]:
         if not self.fulfilled:
             yield self
 
-    def belong_to(self, program: Program) -> None:
-        self._program = program
-
     def resume(self) -> None:
         self.fulfilled = True
-        if self._program is not None:  # else whoever asked has not come back for it yet
-            self._program.resume()
+        if self.program is not None:  # else whoever asked has not come back for it yet
+            self.program.resume()
 
     def whom(self) -> tuple[int, ...]:
         """Who could end this wait, as far as that is known."""
@@ -70,23 +68,19 @@ class Overtakable(Computing):
 class Program:
     """One coroutine of one participant, and what it waits for at the moment.
 
-    `postpone` is asked before it goes on: a participant that is frozen goes on later.
+    `postpone`, if there is one, is asked before it goes on: a participant that is frozen goes on later.
     """
 
-    def __init__(
-        self,
-        who: int,
-        coroutine: Coroutine[Any, Any, None],
-        postpone: Callable[[Program], bool] = lambda program: False,
-    ) -> None:
+    def __init__(self, who: int, coroutine: Coroutine[Any, Any, None]) -> None:
         self.who = who
         self.waits_for: Request | None = None
         self.finished = False
-        self._coroutine, self._postpone = coroutine, postpone
+        self.postpone: Callable[[Program], bool] | None = None
+        self._coroutine = coroutine
 
     def resume(self) -> None:
         """Run until the next request or the end."""
-        if not self.finished and not self._postpone(self):
+        if not self.finished and (self.postpone is None or not self.postpone(self)):
             self._advance(self._coroutine.send)
 
     def fail(self, error: Exception) -> None:
@@ -106,7 +100,7 @@ class Program:
                 "this world. Inside a strategy, await only what `me` offers; never asyncio."
             )
         self.waits_for = request
-        request.belong_to(self)
+        request.program = self
 
     def close(self) -> None:
         """Give it up where it stands."""

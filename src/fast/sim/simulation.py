@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, final
 
 from fast.core import Letter, Me, Replica, Strategy, end_turn
@@ -110,6 +111,7 @@ class Simulation:
             spoil_letters=spoil_letters,
         )
         _check_shards(strategy, workers[0].replica, server_replicas)
+        self._newcomers = Newcomers(self)
         replicas = [*(worker.replica for worker in workers), *server_replicas]
         makers = [*workers, *(None for _ in server_replicas)]
         self.participants = tuple(
@@ -118,7 +120,6 @@ class Simulation:
         self.workers, self.servers = self.participants[:size], self.participants[size:]
         self.gradients = gradients or OneByOne(workers, seed, seed_torch=seed_torch)
         self.lives = Lives(self, self._around.cores)
-        self._newcomers = Newcomers(self)
         self._stage = Stage(self.events, self.participants, self.view)
         self._until = Until()
         self._ended = self._prepared = False
@@ -138,7 +139,7 @@ class Simulation:
         me = Me(world, replica, self.strategy)
         inbox.layout_of = world.layout_of
         world.gradient_computed = me.account.computed
-        world.on_step = lambda steps: self._newcomers.reached(who, steps)
+        world.on_step = partial(self._newcomers.reached, who)
         return me, world
 
     # What can be seen from outside

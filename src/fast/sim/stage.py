@@ -32,7 +32,9 @@ class Stage:
 
     def enter(self, p: Participant, life: Coroutine[Any, Any, None]) -> None:
         """Let this participant's program begin now."""
-        p.program = Program(p.me.id, life, self._postpone)
+        p.program = Program(p.me.id, life)
+        if p.frozen_until_ns or p.lost_ns:  # since a run before this one
+            p.program.postpone = self._postpone
         self._programs.append(p.program)
         self.events.soon(p.program.resume)
 
@@ -89,6 +91,8 @@ class Stage:
 
     def freeze(self, p: Participant, for_ns: int, deadline_ns: int) -> None:
         """It does nothing for so long; what it was computing takes that much longer."""
+        if p.program is not None:
+            p.program.postpone = self._postpone
         now_ns = self.events.now_ns
         until_ns = now_ns + for_ns
         if p.silent_until_ns <= now_ns:

@@ -93,6 +93,7 @@ class SimWorld(World):
         """Whether everybody has taken its last step: what happens then takes no time."""
         self._memory = Memory(self, surroundings.windows, surroundings.post.traffic)
         self._spoil, self._taken = surroundings.spoil_letters, list[Letter]()
+        self._reading_shows = self._work_takes_time or self._spoil
         self._plain: set[tuple[str, torch.dtype, int] | None] = set()
         """Kinds of letters whose header has the usual size, whatever their numbers are."""
         self.performer = Performer(self)
@@ -116,9 +117,7 @@ class SimWorld(World):
         return self._post.views.now() if step is None else self._post.views.at(step, period)
 
     def stepped(self, steps: int) -> None:
-        self.effort.pause()
         self.on_step(steps)
-        self.effort.resume()
 
     # Local work
 
@@ -222,16 +221,18 @@ class SimWorld(World):
 
     def take(self, tag: str, senders: Collection[int] | None) -> list[Letter]:
         letters = self.inbox.mailbox.take(tag, senders)
-        for letter in letters:
+        if letters:
             self.touched = True
-            self._read(letter)
+            for letter in letters if self._reading_shows else ():
+                self._read(letter)
         return letters
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
         letter = self.inbox.mailbox.take_one(tag, sender)
         if letter is not None:
             self.touched = True
-            self._read(letter)
+            if self._reading_shows:
+                self._read(letter)
         return letter
 
     def _read(self, letter: Letter) -> None:

@@ -111,6 +111,8 @@ class Compute:
             raise UsageError("speeds must be ascending and apart: every worker in at most one range")
 
     def duration_ns(self, worker: int, workers: int, step: int, seed: int) -> int:
+        if self._always_ns is not None:
+            return self._always_ns
         computing_ns = self.computing_ns(worker, step, seed)
         return computing_ns + self.resting_ns(worker, workers, step, seed, computing_ns)
 
@@ -162,6 +164,12 @@ class Compute:
         return max(self.pace_s or 0.0, sum(usual) / len(usual) * math.exp(self.spread**2 / 2))
 
     # Worked out once; it follows from the fields
+
+    @cached_property
+    def _always_ns(self) -> int | None:
+        """How long every step of every worker takes, if all take as long."""
+        varied = self.trace or self.workers_s or self.spread or self.speeds or self.straggler
+        return None if varied or self.pace_s is not None else self._step_ns
 
     @cached_property
     def _step_ns(self) -> int:

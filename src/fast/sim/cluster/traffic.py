@@ -123,7 +123,7 @@ class Traffic:
         way, now_ns = self._ways.get((sender, to)) or self._kept_way(sender, to), self._events.now_ns
         first = way.first
         waits = first.free_ns > now_ns or first.deferred_ns >= now_ns
-        begins_ns = max(now_ns, first.free_ns) + way.message_ns
+        begins_ns = (first.free_ns if first.free_ns > now_ns else now_ns) + way.message_ns
         passed_ns = first.carry(begins_ns, nbytes)
         if not way.further:
             self._events.at(passed_ns + way.latency_ns, arrive)
@@ -136,7 +136,9 @@ class Traffic:
     def _move(self, way: Way, nbytes: int, begins_ns: int, passed_ns: int, arrive: Action) -> None:
         """The letter begins to leave its sender's interface."""
         for queue in way.further:
-            passed_ns = max(passed_ns, queue.carry(begins_ns, nbytes))
+            behind_ns = queue.carry(begins_ns, nbytes)
+            if behind_ns > passed_ns:
+                passed_ns = behind_ns
         self._events.at(passed_ns + way.latency_ns, arrive)
 
     def _kept_way(self, sender: int, to: int) -> Way:
