@@ -73,7 +73,7 @@ def calls(text: str) -> list[str]:
         ("allreduce(rule=norm_clip(1.5))", ALLREDUCE.replace("mean", "norm_clip(limit=1.5, then=mean)")),
         (
             "choco(chain(clip(1.0), top_k(0.1)))",
-            "choco(codec=chain(clip(norm=1.0), top_k(ratio=0.1)), gamma=0.2, topology=ring())",
+            "choco(codec=chain(clip(norm=1.0), top_k(ratio=0.1)), gamma=0.2, topology=ring(), moments='keep')",
         ),
     ],
 )

@@ -77,6 +77,12 @@ def check_moments_follow(name: str, rule: Rule, moments: str) -> None:
         )
 
 
+def check_no_average(name: str, moments: str, because: str) -> None:
+    """Refuse moments that nobody could average."""
+    if moments == "average":
+        raise UsageError(f"{name}(moments='average'): {because}. Take moments='keep', 'reset' or 'correct'.")
+
+
 def check_is_correction(name: str, correction: object) -> None:
     """Refuse what corrects nothing, such as a name, or a class that still has to be called."""
     _check_made(name, "correction", correction, Correction, "fast.corrections.by_staleness()")

@@ -84,6 +84,7 @@ def tensorflow(
     scheduling="unbounded delay",
     exchange="gradients up every push steps, weights down every fetch steps",
     topology="servers (shards)",
+    moments="the servers'; those of a worker's own steps in between stay local",
     reference="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012",
 )
 def downpour(
@@ -132,6 +133,7 @@ def downpour(
     scheduling="unbounded delay",
     exchange="gradients up every push steps, weights down every fetch steps",
     topology="servers (shards)",
+    moments="the servers'; those of a worker's own steps in between stay local",
     reference="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012",
 )
 def distbelief(
@@ -239,6 +241,7 @@ def staleness_aware(
     scheduling="unbounded delay",
     exchange="means of gradients up, weights down, every so many steps",
     topology="servers (shards)",
+    moments="the servers'; those of a worker's own steps in between stay local",
     reference="Hermans et al., Accumulated Gradient Normalization, ACML 2017",
 )
 def agn(

@@ -109,6 +109,7 @@ def project_adam() -> Strategy:
     scheduling="unbounded delay",
     exchange="changed components of shared memory, every step",
     topology="shared memory of one host",
+    moments="kept local: only changes of weights are written",
     reference="Niu et al., HOGWILD!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NIPS 2011",
 )
 def hogwild(atomic: bool = False) -> Strategy:
