@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from fast.core import WEIGHTS, Letter, Me, Strategy, Tag
 from fast.parts import Tree
-from fast.parts.topology.base import check_whole
+from fast.parts.arguments import check_whole
 from fast.strategies.decentral.moments import Moments, Past
 
 REPLICA = "replica"
@@ -55,7 +55,7 @@ class ElasticTree(Strategy):
         for name, interval in (("up", self.up), ("down", self.down)):
             for place in range(workers):
                 steps = interval_at(place, interval, self.topology.arity)
-                check_whole(f"{self!r}: {name}({place})", steps, 1)
+                check_whole(repr(self), f"{name}({place})", steps, 1)
 
     def state(self, me: Me) -> Past | None:
         return self.moments.start(me, travel=True)

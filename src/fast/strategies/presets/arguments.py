@@ -22,18 +22,6 @@ def bucket_bytes(bucket_mb: float | None) -> int | None:
     return max(1, int(min(bucket_mb, 1e6) * 1e6))
 
 
-def check_whole(name: str, key: str, value: object, least: int) -> None:
-    """Refuse what isn't a whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name}({key}={value!r}): a whole number from {least} on is needed")
-
-
-def check_flag(name: str, key: str, value: object) -> None:
-    """Refuse what is neither True nor False: 'no' would be as good as yes."""
-    if not isinstance(value, bool):
-        raise UsageError(f"{name}({key}={value!r}): True or False is needed")
-
-
 def check_servers(name: str, servers: object) -> None:
     """Refuse what is no number of servers."""
     if servers == "workers" or (isinstance(servers, int) and not isinstance(servers, bool) and servers >= 1):

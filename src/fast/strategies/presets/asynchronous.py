@@ -7,6 +7,7 @@ from math import isnan
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_flag, check_whole
 from fast.parts.codecs.calls import Codec
 from fast.parts.staleness import (
     AdaptiveDelayCompensation,
@@ -19,12 +20,10 @@ from fast.strategies.central.downpour import Downpour
 from fast.strategies.central.quorum import Quorum
 from fast.strategies.central.softsync import SoftSync
 from fast.strategies.presets.arguments import (
-    check_flag,
     check_is_codec,
     check_is_correction,
     check_is_rule,
     check_servers,
-    check_whole,
 )
 
 MOST_PUSHES = 64

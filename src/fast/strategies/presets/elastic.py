@@ -6,12 +6,13 @@ from math import isfinite
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.parts.arguments import check_flag, check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.elastic import Elastic
 from fast.strategies.decentral.elastic_tree import ElasticTree, Interval
 from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.mpca import FollowMaster
-from fast.strategies.presets.arguments import check_flag, check_no_average, check_whole
+from fast.strategies.presets.arguments import check_no_average
 
 
 @preset(

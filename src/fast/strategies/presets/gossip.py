@@ -5,13 +5,14 @@ from __future__ import annotations
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Bipartite, Exponential, Shuffled, Topology
+from fast.parts.arguments import check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.gossip import PushGossip
 from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.neighbours import MixNeighbours
 from fast.strategies.decentral.pairs import PairAverage
 from fast.strategies.decentral.pushsum import PushSum
-from fast.strategies.presets.arguments import check_is_topology, check_no_average, check_whole
+from fast.strategies.presets.arguments import check_is_topology, check_no_average
 
 
 @preset(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fast.core import Strategy
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.local import LocalSteps, Master, OneShot, PostLocal
 from fast.strategies.decentral.moments import Moments
-from fast.strategies.presets.arguments import check_is_rule_of_weights, check_moments_follow, check_whole
+from fast.strategies.presets.arguments import check_is_rule_of_weights, check_moments_follow
 
 
 @preset(

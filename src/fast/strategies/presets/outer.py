@@ -12,6 +12,7 @@ from types import MappingProxyType
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_whole
 from fast.parts.codecs.calls import Codec
 from fast.parts.outer import HeavyBall, Nesterov, SlowMomentum
 from fast.strategies.catalogue import preset
@@ -19,7 +20,7 @@ from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.outer import OuterSteps
 from fast.strategies.decentral.pairwise import PairSteps
 from fast.strategies.decentral.streaming import FragmentSteps
-from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_changes, check_whole
+from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_changes
 
 
 @preset(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.parts.arguments import check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.central.adam import FactorPushes
 from fast.strategies.central.hogwild import LockFree
 from fast.strategies.central.proxies import Proxies
 from fast.strategies.central.tree import BinomialTree
-from fast.strategies.presets.arguments import check_whole
 
 
 @preset(
