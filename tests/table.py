@@ -59,7 +59,7 @@ PRESETS: dict[str, list[str]] = {
     "gosgd": ["gosgd(p=0.3)"],
     "ad_psgd": ["ad_psgd"],
     "sgp": ["sgp"],
-    "osgp": ["osgp(moments='average')"],
+    "osgp": ["osgp"],
     "gossipgrad": ["gossipgrad"],
     "sfb": ["sfb"],
     "choco": ["choco(codec=int8, gamma=0.5)"],

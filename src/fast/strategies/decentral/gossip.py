@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fast.core import WEIGHTS, Letter, Me, Strategy, Tag
-from fast.strategies.decentral.moments import Moments, Past
+from fast.strategies.decentral.moments import KEEP, Moments, Past
 
 
 @dataclass
@@ -36,7 +36,7 @@ class PushGossip(Strategy):
     tags = (Tag("gossip", carries=WEIGHTS, fold=fold_shares),)
     knobs = MappingProxyType({"p": (0.1, 0.5)})
 
-    def __init__(self, *, p: float, moments: Moments) -> None:
+    def __init__(self, *, p: float, moments: Moments = KEEP) -> None:
         self.p, self.moments = p, moments
 
     def state(self, me: Me) -> Share:
