@@ -55,7 +55,7 @@ PRESETS: dict[str, list[str]] = {
     "eamsgd": ["eamsgd(momentum=0.3, tau=2)"],
     "tree_easgd": ["tree_easgd(up=2, down=3)"],
     "mpca_sgd": ["mpca_sgd(tau=5)"],
-    "gossip": ["gossip(p=0.3)"],
+    "gossip": ["gossip(p=0.3, moments='average')"],
     "gosgd": ["gosgd(p=0.3)"],
     "ad_psgd": ["ad_psgd"],
     "sgp": ["sgp"],

@@ -71,6 +71,13 @@ def test_every_picture_is_up_to_date(name: str) -> None:
     assert picture == script("make_pictures").draw(name), "run: python docs/make_pictures.py"
 
 
+@pytest.mark.parametrize("name", [n for n, p in catalogue().items() if p.place.optimization == "decentral"])
+def test_the_page_about_momentum_says_what_each_strategy_takes(name: str) -> None:
+    row = re.search(rf"^\| `{name}` \| [^|]+ \| ([^|]+) \|", text_of(DOCS / "momentum.md"), re.MULTILINE)
+    assert row is not None, f"docs/momentum.md has no row for {name}"
+    assert row[1] == (", ".join(catalogue()[name].moments) or "–")
+
+
 # Links
 
 

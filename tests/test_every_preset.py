@@ -243,7 +243,7 @@ def bytes_of(call: str, worker: int) -> int:
     if name == "hogwild":  # worker 0 tells the others once that the memory is there
         return 0 if worker else (WORKERS - 1) * 256
     if name in ("gossip", "gosgd"):
-        return gossip_sends(worker, 0.3) * LETTER_BYTES
+        return gossip_sends(worker, 0.3) * letter_bytes(call)
     if strategy.servers(WORKERS):
         return pushed_bytes(call)
     neighbours = len(strategy.topology.neighbours(worker, View(0, tuple(range(WORKERS))), 0))
@@ -260,6 +260,8 @@ def letter_bytes(call: str) -> int:
         return 256 + (4 + 8) + 256 + (4 + 1)  # a scale and a byte for each value, piece by piece
     if "codec=int8" in call:
         return 256 + (4 + 8) + (4 + 1)
+    if "moments='average'" in call:  # the momentum behind the weights
+        return LETTER_BYTES + FLAT_BYTES
     return LETTER_BYTES
 
 

@@ -124,7 +124,7 @@ def test_json_on_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixtu
     data = json.loads(captured.out)
     assert code == 0 and [row["strategy"] for row in data["results"]] == [
         "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None, rule=mean)",
-        "gossip(p=0.3)",
+        "gossip(p=0.3, moments='keep')",
     ]
     assert "simulated workers, wan, step 5ms" in captured.err and "1 of 2: allreduce" in captured.err
     assert json.loads(Path("runs/a/run.json").read_text()) == data

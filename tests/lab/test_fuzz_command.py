@@ -36,7 +36,7 @@ def test_seeds_that_pass_are_counted(capsys: pytest.CaptureFixture[str]) -> None
     assert [each["seeds"] for each in told] == [[5, 7], [5, 7]]
     assert all(each["finding"] is None and each["steps"] > 10 for each in told)
     said = capsys.readouterr().out
-    assert "gossip(p=0.3): 3 seeds from 5 on, no violation" in said
+    assert "gossip(p=0.3, moments='keep'): 3 seeds from 5 on, no violation" in said
     assert "local_sgd(tau=2, moments='keep', rule=mean): 3 seeds from 5 on, no violation" in said
     for words in ("events", "steps", "letters", "contributions", "faults"):
         assert f" {words}" in said
@@ -92,7 +92,7 @@ def test_the_command_says_all_that_is_not_usual() -> None:
         command_of(load_task("quadratic"), "quadratic", gossip(p=0.5), Case(7, 3, 12, machines, scenario))
     )
     assert words == [
-        *("fast", "simulate", "quadratic", "--strategies", "gossip(p=0.5)", "--workers", "3"),
+        *("fast", "simulate", "quadratic", "--strategies", "gossip(p=0.5, moments='keep')", "--workers", "3"),
         *("--epochs", "0.28125", "--seed", "7", "--network", "wan", "--step", "5ms", "--straggler", "4x"),
         *("--speeds", "1,2,1", "--spread", "0.5", "--hosts", "2", "--racks", "1,1mbit,5ms"),
         *("--scenario", "worker 1 dies at 2s; 5% of letters are lost", "--check"),

@@ -122,3 +122,31 @@ def train_until_told(strategy: str, who: int, steps: list[int]) -> str:
     final = fast.consolidate(model)
     close_sessions(seat)
     return as_text(parameters_of(final))
+
+
+def look_around() -> list[float]:
+    """Everybody's one weight is its number; all of them look, each for itself, without anybody's help."""
+    seat = current_seat()
+    model = nn.Linear(1, 1, bias=False)
+    fast.join(model, torch.optim.SGD(model.parameters(), lr=0.0), "gossip(p=0)")
+    with torch.no_grad():
+        model.weight.fill_(float(seat.id))
+    preset_bodies.await_everybody(seat.sessions[-1])
+    found = [fast.snapshot(model), fast.snapshot(model, fast.policies.Chosen(2))]
+    preset_bodies.await_everybody(seat.sessions[-1])
+    return [float(each.weight.detach()) for each in found]
+
+
+def look_at_servers(strategy: str) -> list[bool]:
+    """In lock-step nobody can have moved the servers since this worker's last step: its replica is what they have."""
+    model = nn.Linear(3, 40)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    fast.join(model, optimizer, strategy)
+    found = []
+    for _ in range(5):
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(torch.equal(fast.snapshot(model).weight, model.weight))
+    fast.consolidate(model)
+    return found

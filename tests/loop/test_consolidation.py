@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -387,6 +388,126 @@ def test_a_training_with_snapshots_is_the_training_without_them(strategy, runner
     assert len(set(often[0]["snapshots"])) == 4
 
 
+# While the others train on
+
+
+def looked_at(steps: list[int], policy: Any, strategy: str, **options: Any) -> list[Any]:
+    """Each takes so many steps and stays there until worker 0 has looked, alone; then all train on. Gives the states
+    after the start and each of these steps, and what worker 0 has seen."""
+    there, seen = Barrier(len(steps)), Barrier(len(steps))
+
+    def body(worker: int) -> Any:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        fast.join(model, optimizer, strategy, ema=0.5)
+        states = [state_of(model)]
+        for step in range(steps[worker]):
+            train_step(model, optimizer, worker, step)
+            states.append(state_of(model))
+        there.wait(30)
+        found = state_of(fast.snapshot(model, policy, **options)) if worker == 0 else None
+        seen.wait(30)
+        train_step(model, optimizer, worker, steps[worker])
+        fast.consolidate(model)
+        close_sessions(current_seat())
+        return states, found
+
+    return run_threads(len(steps), body, serve)
+
+
+def trained_part(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the buffers, which are the own ones of whoever looks."""
+    return {name: value for name, value in state.items() if "running" not in name and "batches" not in name}
+
+
+@pytest.mark.parametrize("strategy", ["gossip(p=0)", "torus", "ad_psgd", "tree_easgd"])
+def test_where_nobody_waits_one_may_look_at_all_replicas_alone(strategy):
+    results = looked_at([4, 7, 2], "average", strategy)
+    there, found = [states[-1] for states, _ in results], results[0][1]
+    assert near(trained_part(found), trained_part(mean_state(there)))
+    assert same({**found, **trained_part(there[0])}, there[0]), "the buffers are the own ones"
+
+
+def test_one_who_looks_alone_has_every_policy():
+    strategy, steps = "gossip(p=0)", [4, 7, 2]
+    found = looked_at(steps, Average(at_least=0.5), strategy)
+    expected = mean_state([found[worker][0][-1] for worker in (0, 1)])
+    assert near(trained_part(found[0][1]), trained_part(expected)), "worker 2 is too far behind"
+    found = looked_at(steps, Chosen(2), strategy)
+    assert same(trained_part(found[0][1]), trained_part(found[2][0][-1]))
+    found = looked_at(steps, Best(lambda model: -float(model[0].weight.sum())), strategy)
+    sums = [float(states[-1]["0.weight"].sum()) for states, _ in found]
+    assert same(trained_part(found[0][1]), trained_part(found[sums.index(min(sums))][0][-1]))
+    found = looked_at(steps, "ema", strategy)
+    expected = mean_state([moving(states[1:], 0.5) for states, _ in found])
+    assert near({name: found[0][1][name] for name in expected}, expected)
+    found = looked_at([0, 0], "ema", strategy)
+    assert same(trained_part(found[0][1]), trained_part(found[0][0][0])), (
+        "before the first step it is the weights"
+    )
+
+
+def test_with_servers_one_sees_what_they_have_now():
+    """Lock-step: after each step everybody has the server's weights, or with shards those of all servers in one."""
+    for strategy in ("parameter_server(tau=0)", "mxnet", "easgd(tau=100)"):
+        results = looked_at([5, 5], "average", strategy)
+        own, found = results[0][0], results[0][1]
+        if strategy == "easgd(tau=100)":  # nobody has met the centre yet
+            assert same(trained_part(found), trained_part(own[0]))
+        else:
+            assert same(trained_part(found), trained_part(own[-1]))
+
+
+def test_statistics_of_one_who_looks_alone_are_of_its_own_batches():
+    results = looked_at([3, 3], "average", "gossip(p=0)", batches=batches_of(0, 4))
+    reference = make_model()
+    reference.load_state_dict(results[0][1])
+    update_bn([x for x, _ in batches_of(0, 4)], reference)
+    assert near(results[0][1], state_of(reference))
+
+
+def test_who_has_left_isnt_seen():
+    left = Event()
+
+    def body(worker: int) -> Any:
+        trained = Trained(3, "gossip(p=0)")
+        own = state_of(trained.model)
+        if worker == 1:
+            close_sessions(current_seat())
+            left.set()
+            return own, None
+        left.wait(30)
+        found = state_of(fast.snapshot(trained.model))
+        with pytest.raises(UsageError, match=r"worker=1\): it has left the training. Still in it are 0;"):
+            fast.snapshot(trained.model, Chosen(1))
+        return own, found
+
+    (own, found), _ = run_threads(2, body, serve)
+    assert same(found, own)
+
+
+@pytest.mark.real
+def test_real_workers_look_into_each_others_memory(runner):
+    assert runner.results("consolidation_bodies:look_around", 3) == [[1.0, 2.0]] * 3
+    for strategy in ("parameter_server(tau=0)", "mxnet"):
+        assert (
+            runner.results("consolidation_bodies:look_at_servers", 2, strategy=strategy) == [[True] * 5] * 2
+        )
+
+
+def test_what_no_replay_could_show_again_isnt_shown_in_a_recorded_run():
+    def body(worker: int) -> Any:
+        trained = Trained(1, "gossip")
+        world = current_seat().sessions[-1].runtime.world
+        world.journal, kept = object(), world.journal
+        with pytest.raises(UsageError, match=r"in a recorded run with gossip.*Run without --record"):
+            fast.snapshot(trained.model)
+        world.journal = kept
+        return trained.ends(fast.consolidate(trained.model))
+
+    run_threads(2, body, serve)
+
+
 # What is refused
 
 
@@ -456,23 +577,6 @@ def test_all_workers_must_ask_for_the_same(ask, asked, message):
 
     with pytest.raises(UsageError, match=message):
         run_threads(2, body, serve)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        ("gossip", r"its workers are never at the same step.*or take a synchronous strategy"),
-        ("downpour", r"its servers own the weights.*or take a strategy without servers"),
-    ],
-)
-def test_a_snapshot_needs_workers_in_lock_step(strategy, message):
-    def body(worker: int) -> Any:
-        trained = Trained(2, strategy)
-        with pytest.raises(UsageError, match=message):
-            fast.snapshot(trained.model)
-        return trained.ends(fast.consolidate(trained.model))
-
-    run_threads(2, body, serve)
 
 
 def test_after_the_end_there_is_no_in_between():

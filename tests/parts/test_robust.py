@@ -464,11 +464,11 @@ def test_a_rule_is_a_value_and_its_text_is_its_call(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: krum(-1), "krum: hostile=-1 can't be: a whole number from 0 on"),
-        (lambda: krum(1.5), "krum: hostile=1.5"),
-        (lambda: krum(True), "krum: hostile=True"),
-        (lambda: trimmed_mean(None), "trimmed_mean: hostile=None"),
-        (lambda: multi_krum(1, chosen=0), "multi_krum: chosen=0 can't be: a whole number from 1 on"),
+        (lambda: krum(-1), r"krum\(hostile=-1\): a whole number from 0 on"),
+        (lambda: krum(1.5), r"krum\(hostile=1\.5\)"),
+        (lambda: krum(True), r"krum\(hostile=True\)"),
+        (lambda: trimmed_mean(None), r"trimmed_mean\(hostile=None\)"),
+        (lambda: multi_krum(1, chosen=0), r"multi_krum\(chosen=0\): a whole number from 1 on"),
         (lambda: norm_clip(0), "a finite number above 0"),
         (lambda: norm_clip(inf), "a finite number above 0"),
         (lambda: norm_clip(nan), "a finite number above 0"),

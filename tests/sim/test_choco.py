@@ -149,4 +149,4 @@ def test_without_a_codec_everything_is_sent_as_it_is():
         simulation.run()
     assert close(weights(plain), weights(everything))
     assert set(sent) == {8 * 20 + 256}
-    assert choco(codec=None).call == "choco(codec=None, gamma=0.2, topology=ring())"
+    assert choco(codec=None).call == "choco(codec=None, gamma=0.2, topology=ring(), moments='keep')"

@@ -122,5 +122,5 @@ def test_all_of_them_are_tried() -> None:
 
 def test_exchanges_come_often() -> None:
     assert often("local_sgd(tau=7)").startswith("local_sgd(tau=3, ")
-    assert often("gossip(p=0.02)") == "gossip(p=0.5)"
+    assert often("gossip(p=0.02)").startswith("gossip(p=0.5, ")
     assert often("torus") == parse_strategy("torus").call

@@ -8,7 +8,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
-from fast.adapters.flat import Views
+from fast.adapters.flat import Allocate, Views
 from fast.adapters.moments import forget_moments, moments_of, places_in, set_moments
 from fast.adapters.optimizer_spec import build, shards_of
 from fast.adapters.stepping import cloned, only_reads, rates_of, set_rates, step_with
@@ -96,15 +96,25 @@ class Described(Protocol):
 
 
 def server_replica(
-    spec: Mapping[str, Any], layout: Layout, weights: Tensor, place: tuple[int, int] | None = None
+    spec: Mapping[str, Any],
+    layout: Layout,
+    weights: Tensor,
+    place: tuple[int, int] | None = None,
+    allocate: Allocate | None = None,
 ) -> ServerReplica:
-    """A server's replica with a copy of these weights of the whole model. `place` says which shard of how many
-    it owns; None for all of them."""
+    """A server's replica with a copy of these weights of the whole model, in memory of `allocate` if given. `place`
+    says which shard of how many it owns; None for all of them."""
     if place is None:
-        return ServerReplica(spec, layout, weights.clone())
+        return ServerReplica(spec, layout, _copied(weights, allocate))
     number, count = place
     shard = shards_of(spec, layout, count)[number]
-    return ServerReplica(spec, layout, weights[shard].clone(), shard=shard)
+    return ServerReplica(spec, layout, _copied(weights[shard], allocate), shard=shard)
+
+
+def _copied(weights: Tensor, allocate: Allocate | None) -> Tensor:
+    if allocate is None or not weights.numel():
+        return weights.clone()
+    return allocate(weights.numel() * weights.element_size()).view(weights.dtype).copy_(weights)
 
 
 def server_replicas(

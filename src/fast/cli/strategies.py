@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fast.cli.display import write_json
-from fast.strategies import catalogue
+from fast.strategies import Preset, catalogue
 
 _COLUMNS = ("name", "system", "optimization", "scheduling", "exchange", "topology")
 _PLAIN_WIDTH = 120
@@ -38,4 +38,13 @@ def strategies_command(
     console.print("\nArguments and their defaults:")
     for preset in presets:
         console.print(f"  {preset()!r}", highlight=False)
+    console.print("\nMomentum and Adam's moments, where every worker has weights of its own:")
+    for preset in presets:
+        if preset.place.optimization == "decentral":
+            console.print(f"  {preset.name:18}{_moments_of(preset)}", highlight=False)
     console.print("\nUse one: fast run train.py --workers 4 --strategy torus", highlight=False)
+
+
+def _moments_of(preset: Preset) -> str:
+    others = " or ".join(repr(policy) for policy in preset.moments if policy != "keep")
+    return f"{preset.place.moments}, unless moments={others}" if others else preset.place.moments

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fast.core import Strategy
 from fast.engine import Seat, current_seat
 from fast.errors import UsageError
 from fast.loop.policies import Ema, Policy, check_policy, policy_from
@@ -45,8 +44,12 @@ def snapshot(
 ) -> Model:
     """As `fast.consolidate`, but in the middle: the training goes on afterwards as if nothing had been.
 
-    All who are still in call it after the same number of steps, and wait there for each other. So it is for
-    strategies in lock-step without servers; others refuse it. Who has left already has no part in it.
+    In lock-step without servers all who are still in call it after the same number of steps, wait there for each
+    other, and get the same. Who has left already has no part in it.
+
+    With servers, or where nobody waits for anybody, each worker calls it when it likes, alone: it looks at the servers'
+    weights, or at all replicas, as they are in that moment. The others are at steps of their own, perhaps in the
+    middle of one, so no two calls give the same. Buffers and `batches` are this worker's own.
     """
     seat = current_seat()
     session, chosen = _asked(seat, model, policy, "fast.snapshot")
@@ -54,13 +57,14 @@ def snapshot(
     with _undisturbed(seat):
         if runtime is None:
             return _alone(model, session, chosen, batches)
-        _check_lock_step(runtime.strategy, seat.workers)
         if runtime.finished:
             raise UsageError(
                 "fast.snapshot was called after fast.consolidate: this worker has left the training. Call "
                 "fast.consolidate once more; it gives the same as often as you like."
             )
-        return represent(model, runtime.present_replicas(), chosen, batches, session.moving_average)
+        together = runtime.strategy.synchronous and not runtime.me.servers
+        replicas = runtime.present_replicas() if together else runtime.live_replicas()
+        return represent(model, replicas, chosen, batches, session.moving_average)
 
 
 def _asked(seat: Seat, model: nn.Module, policy: str | Policy, caller: str) -> tuple[Session, Policy]:
@@ -91,20 +95,6 @@ def _fill(model: nn.Module, flat: Tensor) -> None:
     for parameter in model.parameters():
         parameter.copy_(flat[at : at + parameter.numel()].view(parameter.shape))
         at += parameter.numel()
-
-
-def _check_lock_step(strategy: Strategy, workers: int) -> None:
-    if strategy.servers(workers):
-        raise UsageError(
-            f"fast.snapshot with {strategy!r}: its servers own the weights, and give them only at the end. Evaluate "
-            "this worker's own replica, the joined model, or take a strategy without servers."
-        )
-    if not strategy.synchronous:
-        raise UsageError(
-            f"fast.snapshot with {strategy!r}: its workers are never at the same step, and one that waited for the "
-            "others could be the one that they wait for. Evaluate this worker's own replica, the joined model, or "
-            "take a synchronous strategy."
-        )
 
 
 @contextmanager

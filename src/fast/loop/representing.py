@@ -14,7 +14,7 @@ from fast.adapters.parameters import plain_name
 from fast.errors import UsageError
 from fast.loop.policies import Average, Best, Chosen, Ema, Policy
 from fast.loop.reestimating import reestimate
-from fast.runtime.gathering import Replicas
+from fast.runtime.gathering import LiveReplicas, Replicas
 from fast.view import Layout
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,10 +74,25 @@ def _agree(replicas: Replicas, terms: str) -> None:
 
 def _best(model: nn.Module, replicas: Replicas, policy: Best) -> int:
     """Whoever has left without being asked for its score can't win."""
-    mine = torch.tensor([score_of(model, policy)], dtype=torch.float64)
-    scores = {worker: float(score) for worker, score in replicas.company.share(mine, "score").items()}
+    scores = _scores(model, replicas, policy)
     able = [worker for worker in replicas.workers if worker in scores] or sorted(scores)
     return max(able, key=lambda worker: (scores[worker], -worker))
+
+
+def _scores(model: nn.Module, replicas: Replicas, policy: Best) -> dict[int, float]:
+    """Everybody scores its own; who is alone with it scores all of them."""
+    if isinstance(replicas, LiveReplicas):
+        filled = ((worker, _filled(model, replicas, worker)) for worker in replicas.workers)
+        return {worker: score_of(copy, policy) for worker, copy in filled}
+    mine = torch.tensor([score_of(model, policy)], dtype=torch.float64)
+    return {worker: float(score) for worker, score in replicas.company.share(mine, "score").items()}
+
+
+def _filled(model: Model, replicas: Replicas, worker: int) -> Model:
+    """A copy of the model with this worker's values."""
+    copy = plain_copy(model)
+    _load(copy, replicas.layout, replicas.weights(worker), replicas.named(replicas.buffers(worker)))
+    return copy
 
 
 def score_of(model: nn.Module, policy: Best) -> float:

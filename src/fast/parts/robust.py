@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fast.errors import UsageError
+from fast.parts.arguments import check_whole
 from fast.parts.columns import middle_mean, squared_distances
 from fast.parts.merge import Rule, check_rule_given, mean
-from fast.parts.topology.base import check_whole
 from fast.parts.voting import Robust, merge_votes
 
 # Coordinate by coordinate
@@ -56,7 +56,7 @@ class TrimmedMean(Robust):
     hostile: int
 
     def __post_init__(self) -> None:
-        check_whole(f"{self.name}: hostile", self.hostile, 0)
+        check_whole(self.name, "hostile", self.hostile, 0)
 
     @property
     def needs(self) -> int:
@@ -87,7 +87,7 @@ class Krum(Robust):
     whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_whole(f"{self.name}: hostile", self.hostile, 0)
+        check_whole(self.name, "hostile", self.hostile, 0)
 
     @property
     def needs(self) -> int:
@@ -113,9 +113,9 @@ class MultiKrum(Robust):
     whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_whole(f"{self.name}: hostile", self.hostile, 0)
+        check_whole(self.name, "hostile", self.hostile, 0)
         if self.chosen is not None:
-            check_whole(f"{self.name}: chosen", self.chosen, 1)
+            check_whole(self.name, "chosen", self.chosen, 1)
 
     @property
     def needs(self) -> int:

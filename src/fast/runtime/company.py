@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -11,6 +11,24 @@ from fast.runtime.world import RealWorld
 from fast.transport import Phase
 
 _NAP_S = 0.1
+
+
+class Sharing(Protocol):
+    """Whoever shows something to each other."""
+
+    def share(self, mine: Tensor, why: str) -> dict[int, Tensor]:
+        """What everybody shows, by worker."""
+
+
+@final
+class Nobody:
+    """Who asks nobody has its own only."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+
+    def share(self, mine: Tensor, why: str) -> dict[int, Tensor]:
+        return {self._worker: mine}
 
 
 @final

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from fast.collectives.canonical import canonical_mean
 from fast.core import Strategy
-from fast.runtime.company import Company
+from fast.errors import UsageError
+from fast.runtime.company import Company, Nobody, Sharing
 from fast.runtime.rendezvous import pack, read, unpacked_like
-from fast.transport import Transport
+from fast.transport import Phase, Transport
 from fast.view import Layout, View
 
 FINAL, FINAL_BUFFERS, FINAL_MOVING = "final weights", "final buffers", "final moving average"
+LIVE, LIVE_MOVING = "live weights", "live moving average"
 
 
 class Like(Protocol):
@@ -38,14 +40,15 @@ class Replicas(ABC):
     only_present: ClassVar[bool] = False
     """Whether those who have left are not among them."""
 
-    def __init__(self, company: Company, like: Like) -> None:
+    def __init__(self, company: Sharing, like: Like) -> None:
         self.company, self._like = company, like
         self.layout = like.layout
 
     @abstractmethod
     def gather(self, at_least: float, moving: Tensor | None) -> None:
-        """All workers do it at the same time. `at_least`: of the steps of whoever took most of them, a replica that
-        counts must have taken this part. `moving`: the own moving average, if that of everybody is wanted."""
+        """All workers do it at the same time, unless one is alone with it. `at_least`: of the steps of whoever took
+        most of them, a replica that counts must have taken this part. `moving`: the own moving average, if that of
+        everybody is wanted."""
 
     @abstractmethod
     def weights(self, worker: int) -> Tensor: ...
@@ -131,6 +134,53 @@ class PresentReplicas(Replicas):
 
     def mean_weights(self) -> Tensor:
         return mean_of([self.weights(worker) for worker in self.workers])
+
+
+@final
+class LiveReplicas(Replicas):
+    """As they are in this moment, while their owners train on: read in place, without asking anybody.
+
+    Whoever is in the middle of a step may be found with some parameters of before and others of after it. Buffers lie
+    in each worker's own memory, so those of the reader stand for all.
+    """
+
+    only_present = True
+
+    def __init__(self, like: Like, transport: Transport, everybody: View, strategy: Strategy) -> None:
+        super().__init__(Nobody(transport.id), like)
+        self._transport, self._everybody, self._strategy = transport, everybody, strategy
+        self._seen: dict[int, Tensor] = {}
+
+    def gather(self, at_least: float, moving: Tensor | None) -> None:
+        """Copy all that can be asked for, so that it stays the same while it is looked at."""
+        status = {worker: self._transport.status(worker) for worker in self._everybody.workers}
+        steps = {worker: found.steps for worker, found in status.items() if found.phase < Phase.DONE}
+        names = {
+            worker: LIVE if moving is None or not done else LIVE_MOVING for worker, done in steps.items()
+        }
+        self._seen = {worker: self._copy(worker, name) for worker, name in names.items()}
+        self.workers = representatives(self._strategy, steps, at_least)
+
+    def _copy(self, peer: int, name: str) -> Tensor:
+        found = self._transport.peek(peer, name)
+        if found is None:
+            raise UsageError(
+                f"worker {peer} keeps no moving average. Give all workers the same: fast.join(..., ema=0.999)"
+            )
+        return found.clone()
+
+    def weights(self, worker: int) -> Tensor:
+        return self._seen[worker]
+
+    def moving(self, worker: int) -> Tensor:
+        return self._seen[worker]
+
+    def buffers(self, worker: int) -> list[Tensor]:
+        return [tensor for _, tensor in self._like.buffers()]
+
+    def mean_weights(self) -> Tensor:
+        owned = [self._copy(server, LIVE) for server in self._everybody.servers]
+        return representative(self._strategy, owned or [self.weights(worker) for worker in self.workers])
 
 
 def representatives(strategy: Strategy, steps: dict[int, int], at_least: float = 0.0) -> list[int]:

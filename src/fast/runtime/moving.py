@@ -20,6 +20,10 @@ class MovingAverage:
         self.decay, self._steps = decay, 0
         self._value: Tensor | None = None
 
+    def keep_in(self, memory: Tensor) -> None:
+        """From the first step on its value is here; what was here before has no part in it."""
+        self._value = memory
+
     @torch.no_grad()
     def take(self, weights: Tensor) -> None:
         """After a step."""
@@ -32,7 +36,7 @@ class MovingAverage:
 
     def of(self, weights: Tensor) -> Tensor:
         """Its value; before the first step the weights themselves."""
-        return wide(weights) if self._value is None else self._value
+        return wide(weights) if self._value is None or not self._steps else self._value
 
 
 def wide(weights: Tensor) -> Tensor:

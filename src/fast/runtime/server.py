@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fast.core import Me, Replica, Strategy, drive, serve_turn, start
-from fast.runtime.gathering import FINAL
+from fast.runtime.gathering import FINAL, LIVE
 from fast.runtime.journal import Done, Journal
 from fast.runtime.rendezvous import meet_as_server
 from fast.runtime.world import RealWorld
@@ -17,9 +17,11 @@ from fast.trace import Observer
 from fast.transport import Phase, Transport
 from fast.view import Layout, View
 
-MakeReplica = Callable[[dict[str, Any], Layout, Tensor, tuple[int, int] | None], Replica]
-"""Makes a server's replica of the optimizer as data, the whole model's layout and its weights, which it copies. The
-last says which shard of how many it owns; None for all of them."""
+MakeReplica = Callable[
+    [dict[str, Any], Layout, Tensor, tuple[int, int] | None, Callable[[int], Tensor]], Replica
+]
+"""Makes a server's replica of the optimizer as data, the whole model's layout and its weights, which it copies. Then
+which shard of how many it owns, None for all of them; and where the memory for its weights comes from."""
 AfterTurn = Callable[[Me, Transport], None]
 
 
@@ -52,7 +54,9 @@ def run_server(
         journal.joined(strategy)
     hello, layout, weights = meet_as_server(world)
     place = (view.servers.index(transport.id), len(view.servers)) if strategy.sharded else None
-    me = Me(world, make_replica(hello.optimizer or {}, layout, weights, place), strategy)
+    replica = make_replica(hello.optimizer or {}, layout, weights, place, transport.allocate)
+    transport.window(LIVE, replica.weights)
+    me = Me(world, replica, strategy)
     drive(start(me))
     after_turn(me, transport)
     transport.set_phase(Phase.READY)

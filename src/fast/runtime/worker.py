@@ -15,9 +15,18 @@ from fast.core.turns import foreign_request
 from fast.errors import UsageError
 from fast.parts.kernels.amending import prepare
 from fast.runtime.company import Company
-from fast.runtime.gathering import FINAL, FINAL_BUFFERS, FINAL_MOVING, FinalReplicas, PresentReplicas
+from fast.runtime.gathering import (
+    FINAL,
+    FINAL_BUFFERS,
+    FINAL_MOVING,
+    LIVE,
+    LIVE_MOVING,
+    FinalReplicas,
+    LiveReplicas,
+    PresentReplicas,
+)
 from fast.runtime.journal import Done, Journal
-from fast.runtime.moving import MovingAverage
+from fast.runtime.moving import MovingAverage, wide
 from fast.runtime.rendezvous import Hello, await_phase, meet, pack
 from fast.runtime.world import Backward, RealWorld
 from fast.trace import Observer
@@ -103,11 +112,20 @@ class WorkerRuntime:
             rest=[(name, list(tensor.shape)) for name, tensor in rest],
             optimizer=self.replica.optimizer_spec() if served else None,
         )
+        self._show_live()
         meet(self.world, hello, self.replica.weights, rest)
         self.replica.settle()
         drive(start(self.me))
         seed_gradient(self._seed, self.me.id, self.me.steps)
         self.me.account.begin()
+
+    def _show_live(self) -> None:
+        """Let the others look at what this worker has while it trains: it lies where they can read it anyway."""
+        self.transport.window(LIVE, self.replica.weights)
+        if self.moving is not None:
+            like = wide(self.replica.weights)
+            memory = self.transport.allocate(like.numel() * like.element_size()).view(like.dtype)
+            self.moving.keep_in(self.transport.window(LIVE_MOVING, memory))
 
     def step(self) -> None:
         """The exchange, inside the user's `optimizer.step()`."""
@@ -124,13 +142,13 @@ class WorkerRuntime:
         self._turn, self.world.buckets_ready = None, 0
         self.replica.settle()
         self.samples += self.replica.samples
+        if self.moving is not None:
+            self.moving.take(self.replica.weights)
         self.transport.set_progress(self.me.steps, self.samples)
         seed_gradient(self._seed, self.me.id, self.me.steps)
         if self.world.journal is not None:
             weights = lambda: self.replica.weights  # noqa: E731
             self.world.journal.stepped(Done(self.me.steps, self.replica.samples, self.me.view, weights))
-        if self.moving is not None:
-            self.moving.take(self.replica.weights)
         self.me.account.turned()
         if self._stops():
             self._stop()
@@ -234,6 +252,15 @@ class WorkerRuntime:
         everybody = self.world.start_view
         await_phase(self.world, (*everybody.workers, *everybody.servers), Phase.SETTLED, "final weights")
         return FinalReplicas(self._after_all, self.replica, self.transport, everybody, self.strategy)
+
+    def live_replicas(self) -> LiveReplicas:
+        """At any time, whatever the others are doing."""
+        if self.world.journal is not None:
+            raise UsageError(
+                f"fast.snapshot in a recorded run with {self.strategy!r}: it reads what the others have in this very "
+                "moment, which no replay can show again. Run without --record, or leave it out."
+            )
+        return LiveReplicas(self.replica, self.transport, self.world.start_view, self.strategy)
 
     def present_replicas(self) -> PresentReplicas:
         """In a pause between two steps, which all who are still in make after the same step."""

@@ -6,12 +6,14 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.strategies.decentral.moments import POLICIES
 
 _SCHEDULING = ("synchronous", "bounded", "unbounded")
 """How the scheduling of a preset begins."""
@@ -28,6 +30,8 @@ class Place:
     exchange: str
     topology: str
     reference: str
+    moments: str = "the servers', or the same on all workers"
+    """What becomes of the optimizer's moments, unless an argument says otherwise."""
 
 
 class Preset:
@@ -44,6 +48,19 @@ class Preset:
         strategy = self.build(*bound.args, **bound.kwargs)
         strategy.call = canonical_call(self.name, bound.arguments)
         return strategy
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The policies for the optimizer's moments that one can choose from; none where there is no such choice."""
+        return tuple(policy for policy in POLICIES if self._takes(moments=policy))
+
+    def _takes(self, **arguments: Any) -> bool:
+        if not arguments.keys() <= self.signature.parameters.keys():
+            return False
+        with suppress(UsageError):
+            self(**arguments)
+            return True
+        return False
 
     def row(self) -> dict[str, str]:
         """One row of the table that `fast strategies` prints."""

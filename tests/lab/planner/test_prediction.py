@@ -51,6 +51,7 @@ def predicted(call: str, workers: int = 8, cluster: Cluster = PLAIN, sizes: Size
 
 REFUSED = {
     "local_sgd(tau=7, moments='average')": "needs the values of a tensor",
+    "gossip(p=0.3, moments='average')": "needs the values of a tensor",
     "hogwild": "needs workers that share one host's memory",
 }
 

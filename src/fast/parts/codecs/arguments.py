@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import float_info
 
 from fast.errors import UsageError
+from fast.parts.arguments import check_whole
 
 
 def check_ratio(name: str, ratio: float) -> None:
@@ -28,14 +29,7 @@ def check_share(name: str, **given: float) -> None:
 
 def check_integer(name: str, least: int, most: int, **given: int) -> None:
     for key, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise UsageError(f"{name}({key}={value!r}): a whole number from {least} to {most} is needed")
-
-
-def check_flag(name: str, **given: bool) -> None:
-    for key, value in given.items():
-        if not isinstance(value, bool):
-            raise UsageError(f"{name}({key}={value!r}): True or False is needed")
+        check_whole(name, key, value, least, most)
 
 
 def _is_number(value: object) -> bool:

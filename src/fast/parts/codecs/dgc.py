@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fast.errors import UsageError
-from fast.parts.codecs.arguments import check_flag, check_integer, check_positive, check_ratio, check_share
+from fast.parts.arguments import check_flag
+from fast.parts.codecs.arguments import check_integer, check_positive, check_ratio, check_share
 from fast.parts.codecs.base import State, Workspace, check_size, sections
 from fast.parts.codecs.sampling import how_many, most_sampled, sampled
 from fast.parts.codecs.sparse import PLACE_BYTES, Sparse, Stream
@@ -57,7 +58,7 @@ class Dgc(Sparse):
     def __post_init__(self) -> None:
         check_ratio(self.name, self.ratio)
         check_share(self.name, momentum=self.momentum)
-        check_flag(self.name, nesterov=self.nesterov)
+        check_flag(self.name, "nesterov", self.nesterov)
         check_integer(self.name, 0, MOST_STEPS, warm_up=self.warm_up, dense_below=self.dense_below)
         if self.workers is not None:
             check_integer(self.name, 1, MOST_STEPS, workers=self.workers)

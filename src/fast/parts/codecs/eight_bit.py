@@ -7,7 +7,8 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from fast.parts.codecs.arguments import check_flag, check_integer
+from fast.parts.arguments import check_flag
+from fast.parts.codecs.arguments import check_integer
 from fast.parts.codecs.base import State, Workspace
 from fast.parts.codecs.quantizer import MOST, Quantizer, Sections, units_of
 from fast.parts.kernels.hashing import keys_of
@@ -52,7 +53,7 @@ class Int8(EightBit):
     stochastic: bool = False
 
     def __post_init__(self) -> None:
-        check_flag(self.name, stochastic=self.stochastic)
+        check_flag(self.name, "stochastic", self.stochastic)
         object.__setattr__(self, "unbiased", self.stochastic)
 
 
@@ -68,7 +69,7 @@ class BlockInt8(EightBit):
 
     def __post_init__(self) -> None:
         check_integer(self.name, 1, MOST, block=self.block)
-        check_flag(self.name, stochastic=self.stochastic)
+        check_flag(self.name, "stochastic", self.stochastic)
         object.__setattr__(self, "unbiased", self.stochastic)
 
     def spans(self, layout: Layout) -> Spans:

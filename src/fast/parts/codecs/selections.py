@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fast.errors import UsageError, WireError
-from fast.parts.codecs.arguments import check_flag, check_integer, check_positive, check_ratio
+from fast.parts.arguments import check_flag
+from fast.parts.codecs.arguments import check_integer, check_positive, check_ratio
 from fast.parts.codecs.base import NonFinite, State, Workspace, check_size, sections
 from fast.parts.codecs.sampling import how_many, largest, most_sampled, sampled
 from fast.parts.codecs.sparse import PLACE_BYTES, Pairs, Sparse, Stream, subtract
@@ -98,7 +99,8 @@ class RandomK(Pairs):
 
     def __post_init__(self) -> None:
         check_ratio(self.name, self.ratio)
-        check_flag(self.name, shared=self.shared, scaled=self.scaled)
+        check_flag(self.name, "shared", self.shared)
+        check_flag(self.name, "scaled", self.scaled)
         check_integer(self.name, 0, (1 << 63) - 1, seed=self.seed)
         object.__setattr__(self, "unbiased", self.scaled)
         object.__setattr__(self, "summable", self.shared)

@@ -117,15 +117,3 @@ class Topology(ABC):
 def others(index: int, places: Iterable[int]) -> tuple[int, ...]:
     """These places as `links` gives them: sorted, each once, without `index` itself."""
     return tuple(sorted(set(places) - {index}))
-
-
-def check_whole(what: str, value: object, least: int) -> None:
-    """Refuse what isn't a whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{what}={value!r} can't be: a whole number from {least} on is needed")
-
-
-def check_flag(what: str, value: object) -> None:
-    """Refuse what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise UsageError(f"{what}={value!r} can't be: True or False is needed")

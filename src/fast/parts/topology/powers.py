@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fast.errors import UsageError
-from fast.parts.topology.base import Topology, check_flag
+from fast.parts.arguments import check_flag
+from fast.parts.topology.base import Topology
 
 
 def dimensions(size: int) -> int:
@@ -28,7 +29,7 @@ class Hypercube(Topology):
     one_peer: bool = False
 
     def __post_init__(self) -> None:
-        check_flag("hypercube: one_peer", self.one_peer)
+        check_flag("hypercube", "one_peer", self.one_peer)
 
     @property
     def changing(self) -> bool:
@@ -67,7 +68,7 @@ class Exponential(Topology):
     directed = True
 
     def __post_init__(self) -> None:
-        check_flag("exponential: one_peer", self.one_peer)
+        check_flag("exponential", "one_peer", self.one_peer)
 
     @property
     def changing(self) -> bool:

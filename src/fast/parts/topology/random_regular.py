@@ -10,7 +10,8 @@ from itertools import combinations, count
 from struct import unpack
 
 from fast.errors import UsageError
-from fast.parts.topology.base import Topology, check_flag, check_whole
+from fast.parts.arguments import check_flag, check_whole
+from fast.parts.topology.base import Topology
 
 Links = tuple[tuple[int, ...], ...]
 """By place, the places that it hears."""
@@ -36,9 +37,9 @@ class RandomRegular(Topology):
     changing: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("random_regular: degree", self.degree, 2)
-        check_whole("random_regular: seed", self.seed, 0)
-        check_flag("random_regular: changing", self.changing)
+        check_whole("random_regular", "degree", self.degree, 2)
+        check_whole("random_regular", "seed", self.seed, 0)
+        check_flag("random_regular", "changing", self.changing)
 
     def check(self, size: int) -> None:
         if 1 < size <= self.degree:

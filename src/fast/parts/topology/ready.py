@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fast.parts.topology.base import Topology, check_whole, others
+from fast.parts.arguments import check_whole
+from fast.parts.topology.base import Topology, others
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +52,7 @@ class Tree(Topology):
     arity: int = 2
 
     def __post_init__(self) -> None:
-        check_whole("tree: arity", self.arity, 1)
+        check_whole("tree", "arity", self.arity, 1)
 
     def links(self, index: int, size: int, round_: int) -> tuple[int, ...]:
         first = self.arity * index + 1

@@ -9,7 +9,8 @@ from functools import lru_cache
 from struct import unpack
 
 from fast.errors import UsageError
-from fast.parts.topology.base import Topology, check_whole
+from fast.parts.arguments import check_whole
+from fast.parts.topology.base import Topology
 from fast.parts.topology.powers import Exponential
 
 _ONE_PEER = Exponential()
@@ -40,7 +41,7 @@ class Shuffled(Topology):
                 f"shuffled needs a topology whose places it deals, such as shuffled(hypercube), and got "
                 f"{self.topology!r}"
             )
-        check_whole("shuffled: seed", self.seed, 0)
+        check_whole("shuffled", "seed", self.seed, 0)
 
     @property
     def directed(self) -> bool:

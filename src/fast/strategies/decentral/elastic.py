@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fast.core import OTHER, WEIGHTS, Letter, Me, Strategy, Tag
 from fast.errors import UsageError
+from fast.strategies.decentral.moments import KEEP, Moments, Past
 
 REPLICA, DELTA = "replica", "delta"
 BETA = 0.9
@@ -34,6 +35,7 @@ class Elastic(Strategy):
     `synchronous` lets the server wait for everybody, and then move by all of them at once.
     With `momentum`, v <- mu v - eta g_i(x_i + mu v);  x_i <- x_i + v - delta, and what a worker's model holds while
     it trains is x_i + mu v. Alone there is nobody to agree with: no centre, and no momentum of ours.
+    Without it, `moments` says what becomes of the optimizer's when delta has moved the weights.
     """
 
     identity_alone = True
@@ -50,8 +52,10 @@ class Elastic(Strategy):
         beta: float | None = None,
         synchronous: bool = False,
         momentum: float = 0.0,
+        moments: Moments = KEEP,
     ) -> None:
         self.tau, self.alpha, self.beta, self.momentum = tau, alpha, beta, momentum
+        self.moments = moments
         self.synchronous, self.admits = synchronous, not synchronous
 
     def servers(self, workers: int) -> int:
@@ -73,9 +77,12 @@ class Elastic(Strategy):
                 f"is more than 2. Take an alpha up to {2 / (workers + 1):.3g}, or leave it out."
             )
 
-    def state(self, me: Me) -> Velocity | None:
-        runs = self.momentum and me.servers and not me.is_server
-        return Velocity(me.weights.new_zeros(me.weights.shape)) if runs else None
+    def state(self, me: Me) -> Velocity | Past | None:
+        if me.is_server:
+            return None
+        if self.momentum and me.servers:
+            return Velocity(me.weights.new_zeros(me.weights.shape))
+        return self.moments.start(me)
 
     async def step(self, me: Me) -> None:
         meets = bool(me.servers) and (me.steps + 1) % self.tau == 0
@@ -84,17 +91,20 @@ class Elastic(Strategy):
         self._move(me)
         if meets:
             me.weights.sub_(await self._delta(me))
+            if not isinstance(me.state, Velocity):
+                self.moments.adjust(me, me.state)
 
     def _position(self, me: Me) -> Tensor:
         """x_i: with momentum the model is ahead of it."""
-        if me.state is None:
+        if not isinstance(me.state, Velocity):
             return me.weights
         return me.scratch("position").copy_(me.weights).sub_(me.state.v, alpha=self.momentum)
 
     def _move(self, me: Me) -> None:
         """The local step. The optimizer's own, from x_i + mu v, is what the velocity grows by."""
-        if me.state is None:
+        if not isinstance(me.state, Velocity):
             me.apply(me.gradient)
+            self.moments.moved(me, me.state)
             return
         v, position, ahead = me.state.v, self._position(me), me.scratch("ahead").copy_(me.weights)
         me.apply(me.gradient)
@@ -130,5 +140,5 @@ class Elastic(Strategy):
 
     async def end(self, me: Me) -> None:
         """The model goes back to where the worker really is."""
-        if me.state is not None:
+        if isinstance(me.state, Velocity):
             me.weights.copy_(self._position(me))

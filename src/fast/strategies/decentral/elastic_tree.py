@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from fast.core import WEIGHTS, Letter, Me, Strategy, Tag
 from fast.parts import Tree
-from fast.parts.topology.base import check_whole
+from fast.parts.arguments import check_whole
+from fast.strategies.decentral.moments import Moments, Past
 
 REPLICA = "replica"
 
@@ -31,7 +32,8 @@ class ElasticTree(Strategy):
     every `up` steps send x_i to the parent, every `down` steps to all children.
 
     Each receipt counts by itself, so no two workers ever have to agree on a moment. What comes faster than it is
-    read folds into one letter that pulls as far.
+    read folds into one letter that pulls as far. Moments that are averaged travel behind the weights, and are pulled
+    as far as these.
     """
 
     topology: Tree
@@ -41,8 +43,10 @@ class ElasticTree(Strategy):
     tags = (Tag(REPLICA, carries=WEIGHTS, fold=fold_pulls),)
     knobs = MappingProxyType({"up": (4, 25)})
 
-    def __init__(self, *, branching: int, up: Interval, down: Interval, alpha: float) -> None:
-        self.topology = Tree(branching)
+    def __init__(
+        self, *, branching: int, up: Interval, down: Interval, alpha: float, moments: Moments
+    ) -> None:
+        self.topology, self.moments = Tree(branching), moments
         self.up, self.down, self.alpha = up, down, alpha
 
     def check(self, workers: int) -> None:
@@ -51,19 +55,30 @@ class ElasticTree(Strategy):
         for name, interval in (("up", self.up), ("down", self.down)):
             for place in range(workers):
                 steps = interval_at(place, interval, self.topology.arity)
-                check_whole(f"{self!r}: {name}({place})", steps, 1)
+                check_whole(repr(self), f"{name}({place})", steps, 1)
+
+    def state(self, me: Me) -> Past | None:
+        return self.moments.start(me, travel=True)
 
     async def step(self, me: Me) -> None:
         self._include(me)
         me.apply(me.gradient)
-        me.send(self._audience(me), me.weights, tag=REPLICA, alpha=self.alpha)
+        self.moments.moved(me, me.state)
+        if audience := self._audience(me):
+            me.send(audience, self.moments.packed(me, me.weights), tag=REPLICA, alpha=self.alpha)
 
     async def end(self, me: Me) -> None:
         self._include(me)
 
     def _include(self, me: Me) -> None:
-        for letter in me.letters(REPLICA):
-            me.weights.lerp_(letter.tensor, letter.note["alpha"])
+        letters = me.letters(REPLICA)
+        if not letters:
+            return
+        own = self.moments.packed(me, me.weights)
+        for letter in letters:
+            own.lerp_(letter.tensor, letter.note["alpha"])
+        me.weights.copy_(self.moments.unpacked(me, own))
+        self.moments.adjust(me, me.state)
 
     def _audience(self, me: Me) -> list[int]:
         """Who gets this step's weights: the parent has a lower place than oneself, and so a lower id."""

@@ -13,6 +13,9 @@ weights and the momentum right after the exchange before, x_i the weights right 
 learning rates of the steps in between: the momentum becomes that of the way which all of them have gone. It
 needs SGD with a momentum mu. With one step between exchanges it is the paper's; for several the paper has
 no formula of its own, and the way is divided by their number, so that it stays a gradient's size.
+
+Where an exchange is a round, "average" makes another round for each moment. Where it is a letter that nobody waits for,
+the moments travel in it, behind the weights, and are merged with the same factors: `packed` and `unpacked`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from fast.core import Me
@@ -55,8 +59,9 @@ class Past:
 
 @dataclass(frozen=True)
 class Moments:
-    """One of the policies. A strategy calls `start` for its state, `moved` after each step of the optimizer, and
-    `settle` right after each exchange, when `me.weights` are those that the worker goes on with."""
+    """One of the policies. A strategy calls `start` for its state, `moved` after each step of the optimizer, and right
+    after each exchange, when `me.weights` are those that the worker goes on with, `settle`; or `adjust`, where the
+    moments have travelled with the weights."""
 
     policy: str = "keep"
 
@@ -67,9 +72,12 @@ class Moments:
                 "is 'keep' (they stay local), 'average', 'reset' or 'correct' (quasi-global momentum, for SGD)"
             )
 
-    def start(self, me: Me) -> Past | None:
-        """What has to be remembered between exchanges, as it is now; refuses an optimizer that doesn't fit."""
+    def start(self, me: Me, *, travel: bool = False) -> Past | None:
+        """What has to be remembered between exchanges, as it is now; refuses an optimizer that doesn't fit. `travel`:
+        the moments are sent with the weights."""
         moments = me.moments() if self.policy in ("average", "correct") else {}
+        if travel and self.policy == "average":
+            check_described(me)
         if self.policy != "correct":
             return None
         heavy_groups(me)
@@ -81,18 +89,41 @@ class Moments:
             past.walked = [sofar + rate for sofar, rate in zip(past.walked, me.rates, strict=True)]
 
     async def settle(self, me: Me, past: Past | None, common: Common) -> None:
-        """Weights have been exchanged. Who has been alone from the start has exchanged nothing with anybody."""
-        if me.strategy.identity_alone and len(me.world.start_view.workers) == 1:
-            return
-        if self.policy == "average":
+        """Weights have been exchanged."""
+        if self.policy == "average" and not _always_alone(me):
             for name, own in me.moments().items():
                 found = await common(own)
                 if found is not None:
                     me.set_moments({name: found})
-        elif self.policy == "reset":
+        else:
+            self.adjust(me, past)
+
+    def adjust(self, me: Me, past: Past | None) -> None:
+        """What a worker does to its moments by itself."""
+        if _always_alone(me):
+            return
+        if self.policy == "reset":
             me.forget_moments()
         elif past is not None:
             _correct(me, past)
+
+    def packed(self, me: Me, weights: Tensor, mass: float = 1.0) -> Tensor:
+        """What is sent: these weights; and behind them, where they are averaged, the moments times `mass`."""
+        if self.policy != "average":
+            return weights
+        return torch.cat([weights, *(own.mul_(mass) for own in me.moments().values())])
+
+    def unpacked(self, me: Me, flat: Tensor) -> Tensor:
+        """The weights of what was `packed`; the moments behind them are those that the optimizer goes on with."""
+        if self.policy != "average":
+            return flat
+        weights, *moments = torch.split(flat, me.weights.numel())
+        if moments:
+            me.set_moments(dict(zip(me.moments(), moments, strict=True)))
+        return weights
+
+
+KEEP = Moments()
 
 
 def heavy_groups(me: Me) -> list[dict[str, Any]]:
@@ -109,6 +140,24 @@ def heavy_groups(me: Me) -> list[dict[str, Any]]:
         f"{me.strategy!r} corrects the momentum of SGD, and the optimizer is {found}. Take "
         "torch.optim.SGD(..., momentum=0.9), or moments='keep', 'average' or 'reset', which suit any optimizer."
     )
+
+
+def check_described(me: Me) -> None:
+    """Refuse an optimizer of which its replica can't say before the first step what it will remember."""
+    if not isinstance(me.replica, Described):
+        return
+    try:
+        me.replica.optimizer_spec()
+    except UsageError as problem:
+        raise UsageError(
+            f"{me.strategy!r} sends moments in the same letter as weights, so everybody must know from the start what "
+            "they are. Take one of torch's own optimizers, or moments='keep'."
+        ) from problem
+
+
+def _always_alone(me: Me) -> bool:
+    """Who has been alone from the start has exchanged nothing with anybody."""
+    return me.strategy.identity_alone and len(me.world.start_view.workers) == 1
 
 
 def _correct(me: Me, past: Past) -> None:

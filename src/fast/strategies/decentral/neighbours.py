@@ -139,21 +139,24 @@ class Known:
 
     own: Tensor
     of: dict[int, Tensor]
+    past: Past | None
 
 
 class CompressedGossip(Strategy):
     """Koloskova et al.: x_1/2 <- x_i - eta g_i; q_i = Q(x_1/2 - y_i), sent to the neighbours;
-    y_j += q_j for oneself and each neighbour; x_i <- x_1/2 + gamma sum_j W_ij (y_j - y_i)."""
+    y_j += q_j for oneself and each neighbour; x_i <- x_1/2 + gamma sum_j W_ij (y_j - y_i). Moments that are averaged
+    travel as they are: nobody keeps a copy of them to which a difference could be sent."""
 
     synchronous = True
     identity_alone = True
-    tags = (Tag("known", carries=WEIGHTS),)
+    tags = (Tag("known", carries=WEIGHTS), Tag("moments"))
 
-    def __init__(self, *, codec: Codec | None, gamma: float, topology: Topology) -> None:
-        self.codec, self.gamma, self.topology = codec, gamma, topology
+    def __init__(self, *, codec: Codec | None, gamma: float, topology: Topology, moments: Moments) -> None:
+        self.codec, self.gamma, self.topology, self.moments = codec, gamma, topology, moments
 
     def state(self, me: Me) -> Known:
-        return Known(me.weights.clone(), {peer: me.weights.clone() for peer in me.neighbours})
+        copies = {peer: me.weights.clone() for peer in me.neighbours}
+        return Known(me.weights.clone(), copies, self.moments.start(me))
 
     async def step(self, me: Me) -> None:
         known: Known = me.state
@@ -161,6 +164,7 @@ class CompressedGossip(Strategy):
         known.of = {peer: copy for peer, copy in known.of.items() if peer in edges}  # others' grow old
         await self._meet(me, [peer for peer in edges if peer not in known.of])
         me.apply(me.gradient)
+        self.moments.moved(me, known.past)
         q = me.scratch("q")
         me.send(edges, me.weights - known.own, tag="choco", codec=self.codec, into=q)
         got, _ = await me.gather("choco", edges)
@@ -168,6 +172,7 @@ class CompressedGossip(Strategy):
         for peer, letter in got.items():
             known.of[peer] += letter.tensor
             me.weights.add_(known.of[peer] - known.own, alpha=self.gamma * edges[peer])
+        await self.moments.settle(me, known.past, partial(me.neighbour_mean, tag="moments"))
 
     async def _meet(self, me: Me, new: list[int]) -> None:
         """Neighbours since a departure tell each other their public copies."""

@@ -5,6 +5,9 @@
             on delta:    x_a <- x_a - delta
             then the own step, with the gradient at the weights that this step began with
 
+After an exchange a worker may forget or correct what its optimizer remembers. Averaged it isn't: a delta is of a moment
+that has passed, and less by one of then Adam's sum of squares could come out below 0.
+
 What one adds the other subtracts, so the sum of all weights stays what it is, less each delta that is still on
 its way. With delta = (x_a - x_p) / 2 of the moment of asking, who asked ends at the mean of the two plus what
 it has learned since.
@@ -28,6 +31,7 @@ import torch
 from fast.core import WEIGHTS, Me, Strategy, Tag
 from fast.errors import UsageError
 from fast.parts import Bipartite, Topology
+from fast.strategies.decentral.moments import Moments, Past
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Pairing:
 
     partner: int | None = None
     balance: int = 0
+    past: Past | None = None
 
 
 class PairAverage(Strategy):
@@ -47,8 +52,8 @@ class PairAverage(Strategy):
     conserves = "balance"
     tags = (Tag("ask", carries=WEIGHTS), Tag("answer"))
 
-    def __init__(self, *, topology: Topology) -> None:
-        self.topology = topology
+    def __init__(self, *, topology: Topology, moments: Moments) -> None:
+        self.topology, self.moments = topology, moments
 
     def check(self, workers: int) -> None:
         super().check(workers)
@@ -61,7 +66,7 @@ class PairAverage(Strategy):
             )
 
     def state(self, me: Me) -> Pairing:
-        return Pairing()
+        return Pairing(past=self.moments.start(me))
 
     async def begin(self, me: Me) -> None:
         pairing: Pairing = me.state
@@ -73,9 +78,11 @@ class PairAverage(Strategy):
             me.send(pairing.partner, me.weights, tag="ask")
 
     async def step(self, me: Me) -> None:
-        self._take_answers(me)
-        self._answer(me)
+        met = self._take_answers(me) + self._answer(me)
+        if met:
+            self.moments.adjust(me, me.state.past)
         me.apply(me.gradient)
+        self.moments.moved(me, me.state.past)
 
     async def end(self, me: Me) -> None:
         """Who was asked has moved already where an answer has come. Requests without an answer count for nobody."""
@@ -90,24 +97,29 @@ class PairAverage(Strategy):
             return me.neighbours
         return [peer for peer in me.neighbours if found.answers[me.view.index(peer)]]
 
-    def _answer(self, me: Me) -> None:
-        """Whoever has asked, on whatever side it was then. Who has left can't move any more, so neither does
-        who was asked."""
+    def _answer(self, me: Me) -> int:
+        """Whoever has asked, on whatever side it was then, and say how many did. Who has left can't move any more, so
+        neither does who was asked."""
         everybody = me.view.number == me.world.start_view.number
         delta = me.scratch("delta")
-        for letter in me.letters("ask", None if everybody else me.workers):
+        letters = me.letters("ask", None if everybody else me.workers)
+        for letter in letters:
             torch.sub(letter.tensor, me.weights, out=delta).mul_(0.5)
             me.weights.add_(delta)
             me.send(letter.sender, delta, tag="answer", balance=-1)
             me.state.balance += 1
+        return len(letters)
 
-    def _take_answers(self, me: Me) -> None:
+    def _take_answers(self, me: Me) -> int:
+        """Take in those that have come, and say how many."""
         pairing: Pairing = me.state
-        for letter in me.letters("answer"):
+        letters = me.letters("answer")
+        for letter in letters:
             me.weights.sub_(letter.tensor)
             pairing.balance += letter.note["balance"]
             if letter.sender == pairing.partner:
                 pairing.partner = None
+        return len(letters)
 
 
 @dataclass(frozen=True)

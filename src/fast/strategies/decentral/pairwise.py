@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from fast.core import WEIGHTS, Me, Strategy, Tag
 from fast.core.seeds import stream_seed
 from fast.parts.outer import Outer
+from fast.strategies.decentral.moments import Moments, Past
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Apart:
 
     slow: Tensor
     memory: Tensor
+    past: Past | None
 
 
 class PairSteps(Strategy):
@@ -31,23 +33,26 @@ class PairSteps(Strategy):
     """
 
     synchronous = True
-    tags = (Tag("pair", carries=WEIGHTS),)
+    tags = (Tag("pair", carries=WEIGHTS), Tag("moments"))
     knobs = MappingProxyType({"interval": (5, 20)})
 
-    def __init__(self, *, interval: int, outer: Outer, both: bool) -> None:
-        self.interval, self.outer, self.both = interval, outer, both
+    def __init__(self, *, interval: int, outer: Outer, both: bool, moments: Moments) -> None:
+        self.interval, self.outer, self.both, self.moments = interval, outer, both, moments
 
     def state(self, me: Me) -> Apart:
-        return Apart(me.weights.clone(), torch.zeros_like(me.weights))
+        return Apart(me.weights.clone(), torch.zeros_like(me.weights), self.moments.start(me))
 
     async def step(self, me: Me) -> None:
         apart: Apart = me.state
         me.apply(me.gradient)
+        self.moments.moved(me, apart.past)
         if (me.steps + 1) % self.interval:
             return
-        change = await self._change(me, apart.slow, self.partner(me))
+        partner = self.partner(me)
+        change = await self._change(me, apart.slow, partner)
         self.outer.step(apart.slow, change, apart.memory)
         me.weights.copy_(apart.slow)
+        await self.moments.settle(me, apart.past, partial(pair_mean, me, partner))
 
     def partner(self, me: Me) -> int | None:
         """Whom this worker meets at the end of this step: the same pairs for all, without asking anybody.
@@ -72,6 +77,15 @@ class PairSteps(Strategy):
             theirs = got[partner].tensor
             change.add_(slow).sub_(theirs[0] + theirs[1] if self.both else theirs).div_(2)
         return change
+
+
+async def pair_mean(me: Me, partner: int | None, tensor: Tensor) -> Tensor | None:
+    """Of this worker's and its partner's; None where there is nobody to meet."""
+    if partner is None:
+        return None
+    me.send(partner, tensor, tag="moments")
+    got, _ = await me.gather("moments", (partner,))
+    return tensor.add(got[partner].tensor).div_(2) if partner in got else None
 
 
 @lru_cache(maxsize=64)

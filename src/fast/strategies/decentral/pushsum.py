@@ -5,7 +5,8 @@
 
 Whatever is given away is no longer had, so the sums of all x and of all w stay what they are, letters on their
 way included, on any graph and also where it changes. Where some hear more than they tell, x alone tends to more
-than the mean; w grows by the same factor, and x / w tends to the mean.
+than the mean; w grows by the same factor, and x / w tends to the mean. Moments u_i that are averaged go with the
+weights: w_i u_i is parted as x_i is, so u_j becomes the mean of what came, by mass.
 
 **When somebody leaves**, its mass stays with it, and so does what was sent to it before its departure was
 known. Three things follow.
@@ -30,6 +31,7 @@ from torch import Tensor
 from fast.core import WEIGHTS, Me, Strategy, Tag
 from fast.errors import UsageError
 from fast.parts import Topology
+from fast.strategies.decentral.moments import KEEP, Moments, Past
 from fast.view import View
 
 NEWS = 256
@@ -44,6 +46,7 @@ class Held:
 
     view: int
     """The number of the view in which `unit` was agreed on."""
+    past: Past | None = None
     mass: float = 1.0
     unit: float = 1.0
     """What a step weighs: the mean mass of those who are there."""
@@ -63,8 +66,8 @@ class PushSum(Strategy):
     conserves = "mass"
     tags = (Tag("share", carries=WEIGHTS, capacity=CAPACITY),)
 
-    def __init__(self, *, topology: Topology, overlap: int) -> None:
-        self.topology = topology if overlap < 2 else Slowed(topology, overlap)
+    def __init__(self, *, topology: Topology, overlap: int, moments: Moments = KEEP) -> None:
+        self.topology, self.moments = topology if overlap < 2 else Slowed(topology, overlap), moments
         self.overlap, self.late = overlap, max(0, overlap - 1)
 
     def check(self, workers: int) -> None:
@@ -76,24 +79,30 @@ class PushSum(Strategy):
             )
 
     def state(self, me: Me) -> Held:
-        return Held(me.view.number)
+        return Held(me.view.number, self.moments.start(me, travel=True))
 
     async def begin(self, me: Me) -> None:
         if me.view.number != me.state.view:
             await self._weigh(me)
         if self.overlap:
-            self._part(me, me.scratch("x").copy_(me.weights).mul_(me.state.mass))
+            x = me.scratch("x").copy_(me.weights).mul_(me.state.mass)
+            self._part(me, self.moments.packed(me, x, me.state.mass))
 
     async def step(self, me: Me) -> None:
         held: Held = me.state
         x = me.scratch("x").copy_(me.weights)
         me.apply(me.gradient)  # on z: what it changed is what the optimizer would have changed in x
+        self.moments.moved(me, held.past)
         x.mul_(held.mass - held.unit).add_(me.weights, alpha=held.unit)
+        x = self.moments.packed(me, x, held.mass)
         if not self.overlap:
             self._part(me, x)
-        if len(held.under_way) >= self.overlap:
+        exchanged = len(held.under_way) >= self.overlap
+        if exchanged:
             await self._take_in(me, x)
-        me.weights.copy_(x).div_(held.mass)
+        me.weights.copy_(self.moments.unpacked(me, x.div_(held.mass)))
+        if exchanged:
+            self.moments.adjust(me, held.past)
 
     def _part(self, me: Me, x: Tensor) -> None:
         """Give those who hear me their shares of x and of the mass, and keep the rest. That changes no z."""
@@ -102,7 +111,7 @@ class PushSum(Strategy):
         news: dict[str, Any] = {"gone": some_of(held.gone, me.steps)} if held.gone else {}
         for share in sorted(set(audience.values())):
             peers = [peer for peer, theirs in audience.items() if theirs == share]
-            part = torch.mul(x, share, out=me.scratch("part"))
+            part = torch.mul(x, share, out=me.scratch("part") if x.shape == me.weights.shape else None)
             me.send(peers, part, tag="share", mass=share * held.mass, **news)
         given = sum(audience.values())
         held.under_way.append((given * held.mass, me.neighbours))

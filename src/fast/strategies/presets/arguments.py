@@ -22,18 +22,6 @@ def bucket_bytes(bucket_mb: float | None) -> int | None:
     return max(1, int(min(bucket_mb, 1e6) * 1e6))
 
 
-def check_whole(name: str, key: str, value: object, least: int) -> None:
-    """Refuse what isn't a whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name}({key}={value!r}): a whole number from {least} on is needed")
-
-
-def check_flag(name: str, key: str, value: object) -> None:
-    """Refuse what is neither True nor False: 'no' would be as good as yes."""
-    if not isinstance(value, bool):
-        raise UsageError(f"{name}({key}={value!r}): True or False is needed")
-
-
 def check_servers(name: str, servers: object) -> None:
     """Refuse what is no number of servers."""
     if servers == "workers" or (isinstance(servers, int) and not isinstance(servers, bool) and servers >= 1):
@@ -75,6 +63,12 @@ def check_moments_follow(name: str, rule: Rule, moments: str) -> None:
             f"{name}(rule={rule!r}, moments='average'): moments are averaged without the rule, so that whoever is "
             "hostile would lie about those. Take moments='keep', 'reset' or 'correct'."
         )
+
+
+def check_no_average(name: str, moments: str, because: str) -> None:
+    """Refuse moments that nobody could average."""
+    if moments == "average":
+        raise UsageError(f"{name}(moments='average'): {because}. Take moments='keep', 'reset' or 'correct'.")
 
 
 def check_is_correction(name: str, correction: object) -> None:

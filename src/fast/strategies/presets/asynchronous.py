@@ -7,6 +7,7 @@ from math import isnan
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_flag, check_whole
 from fast.parts.codecs.calls import Codec
 from fast.parts.staleness import (
     AdaptiveDelayCompensation,
@@ -19,12 +20,10 @@ from fast.strategies.central.downpour import Downpour
 from fast.strategies.central.quorum import Quorum
 from fast.strategies.central.softsync import SoftSync
 from fast.strategies.presets.arguments import (
-    check_flag,
     check_is_codec,
     check_is_correction,
     check_is_rule,
     check_servers,
-    check_whole,
 )
 
 MOST_PUSHES = 64
@@ -84,6 +83,7 @@ def tensorflow(
     scheduling="unbounded delay",
     exchange="gradients up every push steps, weights down every fetch steps",
     topology="servers (shards)",
+    moments="the servers'; those of a worker's own steps in between stay local",
     reference="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012",
 )
 def downpour(
@@ -132,6 +132,7 @@ def downpour(
     scheduling="unbounded delay",
     exchange="gradients up every push steps, weights down every fetch steps",
     topology="servers (shards)",
+    moments="the servers'; those of a worker's own steps in between stay local",
     reference="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012",
 )
 def distbelief(
@@ -239,6 +240,7 @@ def staleness_aware(
     scheduling="unbounded delay",
     exchange="means of gradients up, weights down, every so many steps",
     topology="servers (shards)",
+    moments="the servers'; those of a worker's own steps in between stay local",
     reference="Hermans et al., Accumulated Gradient Normalization, ACML 2017",
 )
 def agn(

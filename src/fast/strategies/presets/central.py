@@ -8,6 +8,7 @@ from types import MappingProxyType
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_flag, check_whole
 from fast.parts.codecs.calls import Codec
 from fast.parts.staleness import Correction
 from fast.strategies.catalogue import preset
@@ -17,12 +18,10 @@ from fast.strategies.central.cached import CachedReads
 from fast.strategies.central.valued import ValueBounded
 from fast.strategies.presets.arguments import (
     bucket_bytes,
-    check_flag,
     check_is_codec,
     check_is_correction,
     check_is_rule,
     check_servers,
-    check_whole,
 )
 
 MOST_CACHED = 64

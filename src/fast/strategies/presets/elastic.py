@@ -6,11 +6,13 @@ from math import isfinite
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.parts.arguments import check_flag, check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.elastic import Elastic
 from fast.strategies.decentral.elastic_tree import ElasticTree, Interval
+from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.mpca import FollowMaster
-from fast.strategies.presets.arguments import check_flag, check_whole
+from fast.strategies.presets.arguments import check_no_average
 
 
 @preset(
@@ -20,10 +22,15 @@ from fast.strategies.presets.arguments import check_flag, check_whole
     scheduling="unbounded delay (or synchronous)",
     exchange="weights up, differences down, every tau steps",
     topology="a server with the centre",
+    moments="kept local",
     reference="Zhang et al., Deep Learning with Elastic Averaging SGD, NIPS 2015",
 )
 def easgd(
-    tau: int = 10, alpha: float | None = None, beta: float | None = None, synchronous: bool = False
+    tau: int = 10,
+    alpha: float | None = None,
+    beta: float | None = None,
+    synchronous: bool = False,
+    moments: str = "keep",
 ) -> Strategy:
     """Elastic averaging: every worker explores by itself, and a spring ties it to a common centre c.
 
@@ -34,17 +41,20 @@ def easgd(
     The centre, on a server, is the model; replicas stay apart from it. Without gradients sum_i w_i + c never
     changes, as beta = P alpha: give alpha or beta, and both only to break that. Without either beta = 0.9, as in
     the paper. There the worker reads c and sends delta; here it sends w_i and gets delta, one thing on the
-    server. And its first exchange comes after tau - 1 steps, not at once, when nothing has moved yet. Momentum and
-    moments stay local. Sends 4 d / tau bytes, as much comes back. Staleness has no bound; with equally fast
-    workers P - 1 others have met the centre in between, synchronous none. Alone, plain training.
+    server. And its first exchange comes after tau - 1 steps, not at once, when nothing has moved yet. `moments` says
+    what becomes of the optimizer's own memory when the spring has pulled: "keep" leaves it local, "reset" forgets it,
+    "correct" makes SGD's momentum that of the way really gone; the centre, which takes no steps, has none to average
+    with. Sends 4 d / tau bytes, as much comes back. Staleness has no bound; with equally fast workers P - 1 others have
+    met the centre in between, synchronous none. Alone, plain training.
 
     >>> easgd(tau=4)
-    easgd(tau=4, alpha=None, beta=None, synchronous=False)
+    easgd(tau=4, alpha=None, beta=None, synchronous=False, moments='keep')
     """
     check_whole("easgd", "tau", tau, 1)
     _check_shares("easgd", _SPRINGS, alpha=alpha, beta=beta)
     check_flag("easgd", "synchronous", synchronous)
-    return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous)
+    check_no_average("easgd", moments, "the centre takes no steps, so it has no moments to be averaged with")
+    return Elastic(tau=tau, alpha=alpha, beta=beta, synchronous=synchronous, moments=Moments(moments))
 
 
 @preset(
@@ -54,6 +64,7 @@ def easgd(
     scheduling="unbounded delay (or synchronous)",
     exchange="weights up, differences down, every tau steps",
     topology="a server with the centre",
+    moments="kept local, beside the velocity of the strategy itself",
     reference="Zhang et al., Deep Learning with Elastic Averaging SGD, NIPS 2015",
 )
 def eamsgd(
@@ -94,10 +105,15 @@ def eamsgd(
     scheduling="unbounded delay",
     exchange="weights to the parent and to the children, each at its interval",
     topology="tree of workers",
+    moments="kept local",
     reference="Zhang, Distributed Stochastic Optimization for Deep Learning, PhD thesis, NYU 2016",
 )
 def tree_easgd(
-    branching: int = 2, up: Interval = 10, down: Interval = 10, alpha: float | None = None
+    branching: int = 2,
+    up: Interval = 10,
+    down: Interval = 10,
+    alpha: float | None = None,
+    moments: str = "keep",
 ) -> Strategy:
     """Elastic averaging on a tree: everybody trains, sends to its parent and its children, and never waits.
 
@@ -108,19 +124,20 @@ def tree_easgd(
     between the lowest and the highest. alpha = 0.9 / (branching + 1) unless given. `up` and `down` are steps,
     the same for all workers, or a list by level ([100, 10]: the root's, and all below), or a function of the
     worker's place. The thesis has 16 branches on 256 workers, 10 steps at the leaves and 100 above them. The
-    model is the mean of the replicas. Momentum and moments stay local. Sends 4 d / up bytes, and 4 d / down per
-    child. Staleness has no bound. Alone, plain training.
+    model is the mean of the replicas. `moments` says what becomes of the optimizer's own memory with each letter:
+    "keep" leaves it local, "average" sends it too and pulls it as far as the weights, "reset" forgets it, "correct"
+    makes SGD's momentum that of the way really gone. Sends 4 d / up bytes, and 4 d / down per child, with "average" as
+    much again for each moment. Staleness has no bound. Alone, plain training.
 
     >>> tree_easgd(up=[100, 10], down=50)
-    tree_easgd(branching=2, up=[100, 10], down=50, alpha=None)
+    tree_easgd(branching=2, up=[100, 10], down=50, alpha=None, moments='keep')
     """
     check_whole("tree_easgd", "branching", branching, 1)
     _check_interval("up", up)
     _check_interval("down", down)
     _check_shares("tree_easgd", _TREE, alpha=alpha)
-    return ElasticTree(
-        branching=branching, up=up, down=down, alpha=0.9 / (branching + 1) if alpha is None else alpha
-    )
+    pull = 0.9 / (branching + 1) if alpha is None else alpha
+    return ElasticTree(branching=branching, up=up, down=down, alpha=pull, moments=Moments(moments))
 
 
 @preset(
@@ -130,6 +147,7 @@ def tree_easgd(
     scheduling="unbounded delay",
     exchange="sums of weights up, the master's weights down, when the network is free",
     topology="binomial tree to a server",
+    moments="kept local: the master's pull is part of the gradient, so that they know of it",
     reference="Langer et al., MPCA SGD: A Method for Distributed Training of Deep Learning Models on Spark, TPDS 2018",
 )
 def mpca_sgd(

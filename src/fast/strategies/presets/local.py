@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fast.core import Strategy
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.decentral.local import LocalSteps, Master, OneShot, PostLocal
 from fast.strategies.decentral.moments import Moments
-from fast.strategies.presets.arguments import check_is_rule_of_weights, check_moments_follow, check_whole
+from fast.strategies.presets.arguments import check_is_rule_of_weights, check_moments_follow
 
 
 @preset(
@@ -17,6 +18,7 @@ from fast.strategies.presets.arguments import check_is_rule_of_weights, check_mo
     scheduling="synchronous",
     exchange="weights, every tau steps",
     topology="all-reduce",
+    moments="kept local",
     reference="Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019",
 )
 def local_sgd(tau: int = 10, moments: str = "keep", rule: Rule = mean) -> Strategy:
@@ -47,6 +49,7 @@ def local_sgd(tau: int = 10, moments: str = "keep", rule: Rule = mean) -> Strate
     scheduling="synchronous",
     exchange="gradients in every step, later weights every tau steps",
     topology="all-reduce",
+    moments="kept local",
     reference="Lin et al., Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020",
 )
 def post_local_sgd(tau: int = 16, after: int | None = None, moments: str = "keep") -> Strategy:
@@ -78,6 +81,7 @@ def post_local_sgd(tau: int = 16, after: int | None = None, moments: str = "keep
     scheduling="synchronous",
     exchange="weights, every tau steps",
     topology="star with a master",
+    moments="kept local",
     reference="Moritz et al., SparkNet: Training Deep Networks in Spark, ICLR 2016",
 )
 def sparknet(tau: int = 50, moments: str = "keep", rule: Rule = mean) -> Strategy:
@@ -108,6 +112,7 @@ def sparknet(tau: int = 50, moments: str = "keep", rule: Rule = mean) -> Strateg
     scheduling="synchronous",
     exchange="weights, once",
     topology="none",
+    moments="kept local: nothing is exchanged before the end",
     reference="Zinkevich et al., Parallelized Stochastic Gradient Descent, NIPS 2010",
 )
 def one_shot() -> Strategy:

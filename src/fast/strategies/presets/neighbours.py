@@ -27,6 +27,7 @@ from fast.strategies.presets.arguments import (
     scheduling="synchronous",
     exchange="weights with neighbours, every step",
     topology="ring (any graph)",
+    moments="kept local",
     reference="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017",
 )
 def dpsgd(topology: Topology = Ring(), moments: str = "keep", rule: Rule = mean) -> Strategy:
@@ -57,6 +58,7 @@ def dpsgd(topology: Topology = Ring(), moments: str = "keep", rule: Rule = mean)
     scheduling="unbounded delay",
     exchange="gradients with neighbours, every step",
     topology="torus (incomplete)",
+    moments="kept local, made of merged gradients: no weights are replaced",
     reference="Viviani et al., Deep Learning at Scale, PDP 2019",
 )
 def torus(
@@ -121,10 +123,16 @@ def _sent(send: str, rule: Rule, bucket_bytes: int | None) -> str:
     scheduling="synchronous",
     exchange="compressed differences of weights with neighbours, every step",
     topology="ring (any graph)",
+    moments="kept local",
     reference="Koloskova et al., Decentralized Stochastic Optimization and Gossip Algorithms with Compressed "
     "Communication, ICML 2019",
 )
-def choco(codec: Codec | None = top_k(0.1), gamma: float = 0.2, topology: Topology = Ring()) -> Strategy:
+def choco(
+    codec: Codec | None = top_k(0.1),
+    gamma: float = 0.2,
+    topology: Topology = Ring(),
+    moments: str = "keep",
+) -> Strategy:
     """Compressed gossip: what is sent is the compressed difference to what the neighbours already know.
 
     x <- optimizer(w_i, g_i);  q_i = C(x - y_i);  y_j <- y_j + q_j for oneself and each neighbour j
@@ -133,11 +141,13 @@ def choco(codec: Codec | None = top_k(0.1), gamma: float = 0.2, topology: Topolo
     y_j is the copy of worker j that all who hear it keep; it follows w_j although only C of the
     difference is sent, so replicas come to exact consensus with any codec. The coarser the codec,
     the smaller gamma must be; without compression (None) gamma = 1 is `dpsgd` in another order.
-    Sends the codec's bytes per neighbour. Staleness 0. The topology must not change from round to round.
+    `moments` says what becomes of the optimizer's own memory in each step, as for `dpsgd`; "average" mixes it by W as
+    it is, not compressed. Sends the codec's bytes per neighbour, with "average" 4 d more for each moment. Staleness 0.
+    The topology must not change from round to round.
 
     >>> from fast.codecs import int8
     >>> choco(codec=int8())
-    choco(codec=int8(stochastic=False), gamma=0.2, topology=ring())
+    choco(codec=int8(stochastic=False), gamma=0.2, topology=ring(), moments='keep')
     """
     check_is_topology("choco", topology)
     check_is_codec("choco", codec)
@@ -153,4 +163,4 @@ def choco(codec: Codec | None = top_k(0.1), gamma: float = 0.2, topology: Topolo
             f"choco(topology={topology!r}): what neighbours know of each other is built up round by round, so they "
             "must stay the same and hear each other. Take one that is undirected and doesn't change, such as ring()."
         )
-    return CompressedGossip(codec=codec, gamma=gamma, topology=topology)
+    return CompressedGossip(codec=codec, gamma=gamma, topology=topology, moments=Moments(moments))

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from fast.core import Strategy
 from fast.errors import UsageError
 from fast.parts import Rule, mean
+from fast.parts.arguments import check_whole
 from fast.parts.codecs.calls import Codec
 from fast.parts.outer import HeavyBall, Nesterov, SlowMomentum
 from fast.strategies.catalogue import preset
@@ -19,7 +20,7 @@ from fast.strategies.decentral.moments import Moments
 from fast.strategies.decentral.outer import OuterSteps
 from fast.strategies.decentral.pairwise import PairSteps
 from fast.strategies.decentral.streaming import FragmentSteps
-from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_changes, check_whole
+from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_changes
 
 
 @preset(
@@ -29,6 +30,7 @@ from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_c
     scheduling="synchronous",
     exchange="changes of weights, every tau steps, with slow momentum",
     topology="all-reduce",
+    moments="kept local",
     reference="Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum, ICLR 2020",
 )
 def slowmo(
@@ -68,6 +70,7 @@ def slowmo(
     scheduling="synchronous",
     exchange="changes of weights, every interval steps, for an outer optimizer",
     topology="all-reduce",
+    moments="kept local",
     reference="Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023",
 )
 def diloco(
@@ -103,6 +106,7 @@ def diloco(
     scheduling="synchronous, overlap steps late",
     exchange="changes of weights, a fragment at a time, while training goes on",
     topology="all-reduce",
+    moments="kept local: each fragment has its own time, and they are of the whole model",
     reference="Douillard et al., Streaming DiLoCo with Overlapping Communication, 2025",
 )
 def streaming_diloco(
@@ -157,9 +161,12 @@ def streaming_diloco(
     scheduling="synchronous",
     exchange="slow weights and their changes in random pairs, every interval steps",
     topology="random pairs",
+    moments="kept local",
     reference="Kolehmainen et al., NoLoCo: No-all-reduce Low Communication Training Method for Large Models, 2025",
 )
-def noloco(interval: int = 50, rate: float = 0.7, momentum: float = 0.5, send: str = "both") -> Strategy:
+def noloco(
+    interval: int = 50, rate: float = 0.7, momentum: float = 0.5, send: str = "both", moments: str = "keep"
+) -> Strategy:
     """DiLoCo without any round among all: workers meet in random pairs, and each has slow weights of its own.
 
     w_i <- optimizer(w_i, g_i);  every interval steps, in pairs (i, j), with s_i the slow weights and D_i = w_i - s_i:
@@ -167,14 +174,15 @@ def noloco(interval: int = 50, rate: float = 0.7, momentum: float = 0.5, send: s
 
     The last term pulls the slow weights of a pair together; over all workers it adds up to nothing. Pairs are drawn
     anew each time, the same on all workers by the seed of the run. Of an odd number one stays alone in that
-    round, and so does whose partner has left. The optimizer's moments stay local.
+    round, and so does whose partner has left. The optimizer's moments stay local, unless `moments` says otherwise:
+    "average" averages them in the pair, "reset" and "correct" are as for `local_sgd`.
 
     s_i and D_i both travel, as in the original: 16 d / interval bytes, half of them sent and half received. As both
     count with the same rate, their sum w_i would do: `send="sum"` gives the same up to rounding for half the bytes.
     Staleness 0.
 
     >>> noloco(interval=100)
-    noloco(interval=100, rate=0.7, momentum=0.5, send='both')
+    noloco(interval=100, rate=0.7, momentum=0.5, send='both', moments='keep')
     """
     check_whole("noloco", "interval", interval, 1)
     _check_outer("noloco", rate, momentum)
@@ -182,7 +190,8 @@ def noloco(interval: int = 50, rate: float = 0.7, momentum: float = 0.5, send: s
         raise UsageError(
             f"noloco(send={send!r}): 'both' slow weights and their change are sent, or their 'sum'"
         )
-    return PairSteps(interval=interval, outer=HeavyBall(rate, momentum), both=send == "both")
+    outer = HeavyBall(rate, momentum)
+    return PairSteps(interval=interval, outer=outer, both=send == "both", moments=Moments(moments))
 
 
 def _check_outer(name: str, rate: object, momentum: object) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fast.core import Strategy
 from fast.errors import UsageError
+from fast.parts.arguments import check_whole
 from fast.strategies.catalogue import preset
 from fast.strategies.central.adam import FactorPushes
 from fast.strategies.central.hogwild import LockFree
 from fast.strategies.central.proxies import Proxies
 from fast.strategies.central.tree import BinomialTree
-from fast.strategies.presets.arguments import check_whole
 
 
 @preset(
@@ -109,6 +109,7 @@ def project_adam() -> Strategy:
     scheduling="unbounded delay",
     exchange="changed components of shared memory, every step",
     topology="shared memory of one host",
+    moments="kept local: only changes of weights are written",
     reference="Niu et al., HOGWILD!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NIPS 2011",
 )
 def hogwild(atomic: bool = False) -> Strategy:
