@@ -190,3 +190,33 @@ def test_who_has_slept_needs_a_core_too():
     """Two workers on one core compute 6 ms, padded to 10 ms: the first one wakes while the second one computes."""
     found = computed_ms(Passes(), 2, 1, Compute(6e-3, pace_s=10e-3), Work(cores=1, slice_s=1.0))
     assert found == [(0, 12.0), (1, 16.0)]
+
+
+class Tidying(Strategy):
+    """A server that first computes something of its own in every turn, and then looks who has asked."""
+
+    def servers(self, workers: int) -> int:
+        return 1
+
+    async def step(self, me: Me) -> None:
+        await me.ask(me.servers[0], me.gradient, "ask")
+
+    async def serve(self, me: Me) -> None:
+        me.weights.mul_(1.0)
+        for letter in me.letters("ask"):
+            me.send(letter.sender, me.weights, "ask")
+
+
+def test_what_comes_while_a_server_is_at_work_is_seen_afterwards():
+    """It works for 5 ms, the letter comes after 2 ms: it is answered after the turn that follows."""
+    records = []
+    simulation = PROBLEM.simulation(
+        Tidying(),
+        PROBLEM.batches(1, 1),
+        network=None,
+        compute=None,
+        cluster=Cluster(Compute(2e-3), ONE_HOST, Work(op_s=5e-3)),
+        observers=[records.append],
+    )
+    simulation.run()
+    assert [r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"] == [10.0]

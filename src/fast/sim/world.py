@@ -300,8 +300,11 @@ class SimWorld(World):
         return [peer for peer in peers if peer in left] if left else []
 
     async def wait_for_news(self) -> None:
-        """Until anything arrives or anybody leaves: a server that has nothing to do."""
-        await self.catch_up()
+        """Until anything arrives or anybody leaves: a server that has nothing to do. What comes while it is still at
+        work is no news afterwards, so then it looks again first."""
+        if self.effort.owed_ns:
+            await self.catch_up()
+            return
         since_ns = self.now()
         await self._await_mail(NewsWait())
         self._report_wait((), "news", since_ns, self.now())
