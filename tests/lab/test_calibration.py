@@ -23,7 +23,7 @@ from fast.lab import Budget, Plan, Real, load_task, simulate_task
 from fast.lab import training as lab_training
 from fast.lab.calibration import Effort, Measurements, cluster_of, load_of_others, measure
 from fast.lab.calibration.fitting import Line, Spread, after_the_last, fit_line
-from fast.lab.calibration.measuring import Crowd, between_waits
+from fast.lab.calibration.measuring import Crowd, waits_of
 from fast.lab.calibration.words import found_in_words, warnings
 from fast.lab.recording import COMPUTE, MERGE, SEND, WAIT, Excerpt, Slice
 from fast.lab.surroundings import cores
@@ -82,12 +82,15 @@ def test_a_mean_takes_from_when_the_last_one_came() -> None:
     assert after_the_last(came, left) == [35.0, 40.0]
 
 
-def test_a_servers_work_is_what_lies_between_its_waits_without_sending() -> None:
+def test_waits_are_told_from_all_else() -> None:
     slices = [
-        Slice(MERGE, 0, 3), Slice(WAIT, 3, 10), Slice(MERGE, 13, 4), Slice(SEND, 17, 5), Slice(MERGE, 22, 2),
-        Slice(WAIT, 24, 1), Slice(MERGE, 25, 7), Slice(COMPUTE, 32, 1),
-    ]  # fmt: skip
-    assert between_waits(Excerpt("server 0", slices=slices)) == [3, 6, 7]
+        Slice(COMPUTE, 0, 3),
+        Slice(SEND, 3, 5),
+        Slice(WAIT, 8, 10),
+        Slice(MERGE, 18, 4),
+        Slice(WAIT, 22, 7),
+    ]
+    assert waits_of(Excerpt("worker 0", slices=slices)) == [10, 7]
 
 
 # The model
@@ -137,7 +140,7 @@ def machine() -> Measurements:
         oversleeping=spread(60e-6),
         applying=spread(40e-6),
         server_applying=spread(35e-6),
-        server_turn=spread(80e-6),
+        answering=spread(250e-6),
         operations={nbytes: spread(4 * 5e-6 + 6 * nbytes / 12e9) for nbytes in SIZES},
         sending=by_size(60e-6, 5e9),
         reading=by_size(30e-6),
@@ -163,7 +166,10 @@ def test_the_model_has_the_numbers_that_were_measured() -> None:
     assert work.crowding == ((4, 1.25),)
     assert work.cold == ((0.002, 200e-6), (0.008, 200e-6), (0.03, 1000e-6)) and work.warm_s == 500e-6
     assert work.servers is not None
-    assert (work.servers.turn_s, work.servers.apply_s) == pytest.approx((50e-6, 35e-6), rel=1e-3)
+    assert (work.servers.turn_s, work.servers.apply_s) == pytest.approx((0, 35e-6), rel=1e-3)
+    ways, reading, sending = 2 * (25e-6 + 20_000 / 40e9), 30e-6 + 20_000 / 20e9, 60e-6 + 20_000 / 5e9
+    assert work.servers.wake_s == pytest.approx(250e-6 - ways - reading - sending, rel=1e-2)
+    assert work.wake_s == 0, "what waking a worker takes is in its round trips"
     assert work.servers.send_s == work.send_s and work.servers.op_rate == work.op_rate
     for workers in (2, 4):
         for nbytes in SIZES:

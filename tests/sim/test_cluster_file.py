@@ -343,7 +343,7 @@ def test_the_page_explains_every_key():
     everything = Cluster(
         Compute(0.1, Straggler(2), {1: 1.0}, 0.1, (Speed(0, 0, 2),), ((1.0,),), 1.0),
         Network(1.0, 1.0, {(0, 1): link}, 1.0, 2.0, True, Hosts(2, beside=True), link, Racks(1, 1, 1)),
-        Work(*[1] * 10, ((2, 1, 1.0),), Work(*[1] * 10), 1, 1.0, cold=((0.1, 0.1),), warm_s=1.0, crowding=((2, 2.0),)),
+        Work(*[1] * 11, ((2, 1, 1.0),), Work(*[1] * 11), 1, 1.0, cold=((0.1, 0.1),), warm_s=1.0, crowding=((2, 2.0),)),
     )  # fmt: skip
     page = "\n".join(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
     for line in to_toml(everything).splitlines():

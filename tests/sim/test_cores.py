@@ -220,3 +220,19 @@ def test_what_comes_while_a_server_is_at_work_is_seen_afterwards():
     )
     simulation.run()
     assert [r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"] == [10.0]
+
+
+def test_going_on_after_a_wait_takes_time_and_nothing_else_does():
+    """Worker 1, which finds the letter when it comes, doesn't wait; worker 0 waits for the answer."""
+    records = []
+    simulation = PROBLEM.simulation(
+        Echo(),
+        PROBLEM.batches(2, 1),
+        network=None,
+        compute=None,
+        cluster=Cluster(Compute(2e-3, workers_s={1: 4e-3}), ONE_HOST, Work(wake_s=1e-3)),
+        observers=[records.append],
+    )
+    simulation.run()
+    stepped = {r.who: r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"}
+    assert stepped == {0: 5.0, 1: 4.0}

@@ -27,6 +27,8 @@ def test_costs():
     assert work.cost_ns(Labour.READ, 1000, server=True) == 7000
     assert work.cost_ns(Labour.TURN, 1000, server=True) == 0
     assert Work(turn_s=1e-6).cost_ns(Labour.TURN, 0, server=True) == 1000
+    assert Work(servers=Work(wake_s=1e-6)).cost_ns(Labour.WAKE, 1000, server=True) == 1000
+    assert not Work(servers=Work(wake_s=1e-6)).free and Work(wake_s=1e-6).slowed(2.0).wake_s == 2e-6
 
 
 def test_means_lie_between_those_that_were_measured():

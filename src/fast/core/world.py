@@ -65,6 +65,8 @@ class Labour(Enum):
     """One operation on tensors of the strategy's own; bytes that it reads and writes."""
     TURN = "turn"
     """Everything else in a turn."""
+    WAKE = "wake"
+    """Going on after a wait for letters."""
 
 
 @dataclass(frozen=True)

@@ -275,6 +275,7 @@ class SimWorld(World):
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
         self.effort.slept(self._events.now_ns - since_ns)
+        self.effort.charge(Labour.WAKE, 0)
         await self.wake()
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:

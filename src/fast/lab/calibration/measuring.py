@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -21,14 +20,14 @@ from fast.lab.calibration.probing import Orders
 from fast.lab.calibration.trials import Times
 from fast.lab.measures import live_state, one_thread
 from fast.lab.real import PRELOAD, train_task
-from fast.lab.recording import MERGE, WAIT, Excerpt
+from fast.lab.recording import WAIT, Excerpt
 from fast.lab.surroundings import cores
 from fast.lab.tasks import load_task
 from fast.lab.training import warm_up
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
 """Bytes of the tensors that are sent, added and averaged, besides those of the task's own weights."""
-_ECHOES = 300
+_ECHOES, _BLOCKS = 300, 6
 Tell = Callable[[str], None]
 
 
@@ -89,7 +88,9 @@ class Measurements:
     """By how much a sleep takes longer than told."""
     applying: Spread
     server_applying: Spread
-    server_turn: Spread
+    answering: Spread
+    """From when a letter with the weights was sent to a server until its answer has come, while as many
+    workers as there are cores compute or ask it too."""
     operations: dict[int, Spread]
     """`trials.PASSES`, by bytes; the others likewise."""
     sending: dict[int, Spread]
@@ -129,9 +130,9 @@ def measure(
         orders = Orders(task, few, effort.repetitions, rounds, sizes)
         found[count] = _probed(engine, count, orders)
     tell("a server")
-    server_turn = _server_turn(engine, task, problem)
+    answering = _answering(engine, task, problem, few)
     crowds = tuple(_crowd(results, sizes) for results in found.values())
-    return _measurements(task, found[few], sizes, crowds, own_bytes, effort.repetitions, server_turn)
+    return _measurements(task, found[few], sizes, crowds, own_bytes, effort.repetitions, answering)
 
 
 def _step_s(task: Task) -> float:
@@ -161,24 +162,19 @@ def _probed(engine: LocalEngine, workers: int, orders: Orders) -> Results:
     return outcome.results
 
 
-def _server_turn(engine: LocalEngine, task: str, problem: Task) -> Spread:
-    """Of a server that only answers, without its waits and sends."""
+def _answering(engine: LocalEngine, task: str, problem: Task, workers: int) -> Spread:
+    """How long the workers wait for a server that only answers."""
     echo = f"{Path(trials.__file__).resolve()}:Echo"
-    budget = Budget(_ECHOES * problem.batch_size, 1 << 40, problem.batch_size, ticks=1, whole_steps=True)
-    run = train_task(task, echo, workers=1, budget=budget, engine=engine)
-    (report,) = run.servers
-    assert report.excerpt is not None, "servers record what they do"
-    return Spread.of(between_waits(report.excerpt)[1:])
+    samples = _ECHOES * workers * problem.batch_size
+    budget = Budget(samples, 1 << 40, workers * problem.batch_size, ticks=1, whole_steps=True)
+    run = train_task(task, echo, workers=workers, budget=budget, engine=engine)
+    waits = [waits_of(report.excerpt) for report in run.workers if report.excerpt is not None]
+    return Spread.of(mean for own in waits for mean in block_means(own[len(own) // 5 :], _BLOCKS))
 
 
-def between_waits(excerpt: Excerpt) -> list[int]:
-    """What a participant did between one wait and the next, without sending; each time."""
-    stretches = groupby(excerpt.slices, lambda piece: piece.kind == WAIT)
-    return [
-        sum(piece.duration_ns for piece in pieces if piece.kind == MERGE)
-        for waiting, pieces in stretches
-        if not waiting
-    ]
+def waits_of(excerpt: Excerpt) -> list[int]:
+    """How long a participant waited, each time."""
+    return [piece.duration_ns for piece in excerpt.slices if piece.kind == WAIT]
 
 
 # What the workers brought back
@@ -235,7 +231,7 @@ def _measurements(
     crowds: tuple[Crowd, ...],
     own_bytes: int,
     repetitions: int,
-    server_turn: Spread,
+    answering: Spread,
 ) -> Measurements:
     rests = [t - round(trials.REST_S * 1e9) for each in results for t in each["rested"]["rest"]]
     return Measurements(
@@ -252,7 +248,7 @@ def _measurements(
         oversleeping=Spread.of(rests),
         applying=_spread(results, f"exchanging {own_bytes}", "applying"),
         server_applying=_spread(results, "serving", "applying"),
-        server_turn=server_turn,
+        answering=answering,
         operations=_by_size(results, "operations of {}", "operations", sizes),
         sending=_by_size(results, "exchanging {}", "sending", sizes),
         reading=_by_size(results, "exchanging {}", "reading", sizes),

@@ -20,6 +20,7 @@ def cluster_of(found: Measurements) -> Cluster:
     operation = operation_line(found.operations)
     sending = fit_line(_points(found.sending))
     reading = reading_line(found.reading, found.merging, operation)
+    link = link_line(found.ways)
     work = Work(
         turn_s=_digits(found.turn.median_s),
         apply_s=_digits(found.applying.median_s),
@@ -39,7 +40,8 @@ def cluster_of(found: Measurements) -> Cluster:
     )
     servers = replace(
         work,
-        turn_s=_digits(max(0.0, found.server_turn.median_s - reading.fixed_s)),
+        turn_s=0.0,
+        wake_s=_waking_s(found, link, reading, sending),
         apply_s=_digits(found.server_applying.median_s),
         means=(),
         cores=None,
@@ -49,7 +51,7 @@ def cluster_of(found: Measurements) -> Cluster:
         crowding=(),
     )
     step = Compute(step_s=_digits(found.computing.median_s), spread=_digits(found.variation.sigma))
-    return Cluster(step, _network(found), replace(work, servers=servers))
+    return Cluster(step, _network(link), replace(work, servers=servers))
 
 
 def operation_line(operations: dict[int, Spread]) -> Line:
@@ -95,8 +97,15 @@ def crowding(found: Measurements) -> tuple[tuple[int, float], ...]:
     )
 
 
-def _network(found: Measurements) -> Network:
-    link = link_line(found.ways)
+def _waking_s(found: Measurements, link: Line, reading: Line, sending: Line) -> float:
+    """What a server needs until it answers, besides the ways there and back, reading and sending."""
+    known = 2 * link.at(found.weights_bytes) + sum(
+        line.at(found.weights_bytes) for line in (reading, sending)
+    )
+    return _digits(max(0.0, found.answering.median_s - known))
+
+
+def _network(link: Line) -> Network:
     return Network(link.rate, link.fixed_s, hosts=Hosts(None), inside=Network(link.rate, link.fixed_s))
 
 

@@ -52,7 +52,7 @@ class Probe(Strategy):
 
 
 class Echo(Strategy):
-    """A server that answers every letter at once."""
+    """A server that answers every letter at once, and workers that ask it in every step."""
 
     synchronous = True
     tags = (Tag(LETTER),)

@@ -28,7 +28,8 @@ def found_in_words(found: Measurements, cluster: Cluster) -> list[str]:
         f"reading a letter: {time_in_words(work.read_s)} and {rate_in_words(work.read_rate, 'B/s')}; an operation "
         f"on tensors: {time_in_words(work.op_s)} and {rate_in_words(work.op_rate, 'B/s')}",
         *_means(found),
-        f"a server's turn: {_sure(found.server_turn)}, applying: {_sure(found.server_applying)}",
+        f"a server that {counted(found.usual.workers, 'worker')} ask answers in {_sure(found.answering)}; "
+        f"applying: {_sure(found.server_applying)}",
         *_sharing(found, cluster),
         f"after a sleep the caches are cold: {_cold(cluster)}",
         f"a sleep takes {_sure(found.oversleeping)} longer than told",

@@ -69,6 +69,7 @@ _COSTS = (
     Entry("read_rate", "read_rate", BYTE_RATE),
     Entry("op", "op_s", DURATION),
     Entry("op_rate", "op_rate", BYTE_RATE),
+    Entry("wake", "wake_s", DURATION),
 )
 _WORK = (
     *_COSTS,

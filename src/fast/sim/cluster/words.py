@@ -212,6 +212,7 @@ def _costs(work: Work) -> Iterator[str]:
         ("each further receiver", work.message_s, math.inf),
         ("reading a letter", work.read_s, work.read_rate),
         ("an operation on tensors", work.op_s, work.op_rate),
+        ("going on after a wait", work.wake_s, math.inf),
     )
     for what, fixed_s, rate in costs:
         parts = [time_in_words(fixed_s)] if fixed_s else []

@@ -13,7 +13,7 @@ from fast.sim.cluster.units import NS_PER_S, seconds_to_ns
 
 Measured = tuple[int, int, float]
 """A mean on one host: members, bytes, and the seconds it took."""
-_TIMES = ("turn_s", "apply_s", "send_s", "message_s", "read_s", "op_s")
+_TIMES = ("turn_s", "apply_s", "send_s", "message_s", "read_s", "op_s", "wake_s")
 _RATES = ("apply_rate", "send_rate", "read_rate", "op_rate")
 
 
@@ -40,6 +40,9 @@ class Work:
     op_s: float = 0.0
     op_rate: float = math.inf
     """A strategy's own arithmetic: each operation on tensors, and the bytes that it reads and writes."""
+    wake_s: float = 0.0
+    """Going on after a wait for letters, besides the time that they are on the way: a core has to be got from whoever
+    computes on it."""
     means: tuple[Measured, ...] = ()
     """Rounds of a mean on one host, by shared memory; in between they are interpolated."""
     servers: Work | None = None
@@ -58,7 +61,7 @@ class Work:
     use the same cores and their caches: (participants, factor), ascending; 1 for no more than cores."""
 
     def __post_init__(self) -> None:
-        times = (self.turn_s, self.apply_s, self.send_s, self.message_s, self.read_s, self.op_s)
+        times = [getattr(self, name) for name in _TIMES]
         rates = (self.apply_rate, self.send_rate, self.read_rate, self.op_rate, self.slice_s)
         if not all(0 <= time < math.inf for time in times) or not all(rate > 0 for rate in rates):
             raise UsageError(f"times of work are 0 or more and rates above 0, and found is {self}")
@@ -95,6 +98,8 @@ class Work:
                 seconds = own.send_s + nbytes / own.send_rate + (receivers - 1) * own.message_s
             case Labour.READ:
                 seconds = own.read_s + nbytes / own.read_rate
+            case Labour.WAKE:
+                seconds = own.wake_s
             case Labour.MERGE:
                 seconds = own.op_s + nbytes / own.op_rate
         return seconds_to_ns(seconds)
