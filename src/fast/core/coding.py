@@ -80,7 +80,8 @@ class Opener:
     def __init__(self) -> None:
         self._work = Workspace()
         self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
-        self._lent: list[Tensor] = []
+        self.lent: list[Tensor] = []
+        """To letters that may still be read."""
 
     def open(self, letter: Letter, layout: Layout | None) -> Letter:
         """Decode what is a tensor of this layout."""
@@ -88,16 +89,14 @@ class Opener:
             return letter
         free = self._free.get((prod(letter.shape), letter.dtype))
         letter = opened(letter, layout, free.pop() if free else None, self._work)
-        self._lent.append(letter.tensor.view(-1))
+        self.lent.append(letter.tensor.view(-1))
         return letter
 
     def recycle(self) -> None:
         """The turn is over: nobody reads its letters any more."""
-        if not self._lent:
-            return
-        for memory in self._lent:
+        for memory in self.lent:
             self._free.setdefault((memory.numel(), memory.dtype), []).append(memory)
-        self._lent.clear()
+        self.lent.clear()
 
 
 def opened(

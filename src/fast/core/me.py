@@ -179,7 +179,8 @@ class Me(Shards, Together):
         read in this turn. From them come the staleness that is reported and which parameters
         have a gradient at all.
         """
-        self._rounds.check_guards()
+        if self._rounds.used:
+            self._rounds.check_guards()
         included, merged = self._unused if of is None else of, self._rounds.merged
         if merged is not None and gradient is merged.tensor:
             present = merged.present
@@ -265,7 +266,8 @@ class Me(Shards, Together):
         targets = (to,) if isinstance(to, int) else tuple(to)
         if not targets and into is None:
             return
-        self._rounds.check_guards()
+        if self._rounds.used:
+            self._rounds.check_guards()
         self.check_known(targets)
         codec = codec or self._codecs.get(tag)
         if codec is not None:
@@ -508,12 +510,16 @@ class Me(Shards, Together):
         # A server's view changes in `news`, so that no departure passes it by. At the end nobody is there.
         if turn != "end" and not self.is_server:
             self._look_around()
-        self._unused = []
-        self._rounds.open()
+        if self._unused:
+            self._unused = []
+        if self._rounds.used:
+            self._rounds.open()
 
     def close_turn(self) -> None:
-        self._rounds.close()
-        self._opener.recycle()
+        if self._rounds.used:
+            self._rounds.close()
+        if self._opener.lent:
+            self._opener.recycle()
         self.world.turn_ended()
 
 

@@ -49,6 +49,8 @@ class Rounds:
 
     def __init__(self, me: Me) -> None:
         self._me = me
+        self.used = False
+        """Whether this turn has had any, or the result of an earlier one is still guarded; most turns have none."""
         self._tickets: list[Ticket[Any]] = []
         self._lanes = list(range(1, LANES + 1))
         """That are free, as a heap."""
@@ -74,7 +76,7 @@ class Rounds:
         channel: str = "",
     ) -> Reduction:
         """Take part in a round, and report it."""
-        me = self._me
+        me, self.used = self._me, True
         if not isinstance(tensor, Tensor):
             raise UsageError(f"a {kind.value} of {tensor!r}; it takes tensors: torch.tensor({tensor!r})")
         group = me.world.start_view.workers if among is None else tuple(sorted(among))
@@ -138,7 +140,7 @@ class Rounds:
         if not self._lanes:
             program.close()
             raise UsageError(f"more than {LANES} rounds are under way at once; await some of them first")
-        lane = heapq.heappop(self._lanes)
+        self.used, lane = True, heapq.heappop(self._lanes)
         ticket = Ticket(self._me.world, program, lane, lambda: self._give_back(lane))
         self._tickets.append(ticket)
         return ticket
@@ -193,9 +195,8 @@ class Rounds:
     # Turns
 
     def open(self) -> None:
-        self.merged = None
-        if self._channels:
-            self._channels.clear()
+        self.merged, self.used = None, bool(self._guards)
+        self._channels.clear()
         if self._tickets:
             self._tickets.clear()
             self._lanes = list(range(1, LANES + 1))

@@ -187,8 +187,9 @@ class SimWorld(World):
             return
         header = self._header(letter)
         payload_bytes = letter.tensor.nbytes
-        self.working()
-        tensor = letter.tensor.clone(memory_format=torch.contiguous_format)
+        if self._work_takes_time:
+            self.effort.pause()
+        tensor = letter.tensor.clone() if letter.tensor.is_contiguous() else letter.tensor.contiguous()
         if self._work_takes_time:
             self.effort.charge(Labour.SEND, payload_bytes, len(reachable))
             self.effort.resume()

@@ -72,6 +72,11 @@ class Moments:
                 "is 'keep' (they stay local), 'average', 'reset' or 'correct' (quasi-global momentum, for SGD)"
             )
 
+    @property
+    def stay(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.policy == "keep"
+
     def start(self, me: Me, *, travel: bool = False) -> Past | None:
         """What has to be remembered between exchanges, as it is now; refuses an optimizer that doesn't fit. `travel`:
         the moments are sent with the weights."""

@@ -69,8 +69,9 @@ class MixNeighbours(Strategy):
         pull = self._pull(me, edges, got)
         me.apply(me.gradient)
         me.weights.add_(pull)
-        self.moments.moved(me, me.state)
-        await self.moments.settle(me, me.state, partial(me.neighbour_mean, tag="moments"))
+        if not self.moments.stay:
+            self.moments.moved(me, me.state)
+            await self.moments.settle(me, me.state, partial(me.neighbour_mean, tag="moments"))
 
     def _pull(self, me: Me, edges: Mapping[int, float], got: Mapping[int, Letter]) -> Tensor:
         """How far the others move this worker: sum_j W_ij (x_j - x_i), or what a rule makes of them, minus x_i."""
