@@ -23,26 +23,26 @@ FAR = 2.5
 class Offer:
     """A candidate of the advisor in one situation."""
 
+    asked: str
+    """As the advisor writes it; `call` has all its arguments."""
     call: str
-    step_s: float
-    staleness: float | None = None
-    period: int | None = None
-    sent: float | None = None
-    """By a worker in a step, in models."""
+    prediction: Prediction
+
+    @property
+    def step_s(self) -> float:
+        return self.prediction.step_s
 
     def features(self, workers: int) -> Features:
-        return features_of(strategy_from(self.call), workers, self.staleness, self.period, self.sent)
+        seen = self.prediction
+        sent = seen.sent_bytes / weights_bytes()
+        return features_of(strategy_from(self.call), workers, seen.staleness, seen.period, sent)
 
 
-def advised(case: Case) -> list[Offer]:
-    """All that the advisor allows, its first choice first."""
-    ranked = advise(case.situation(), what_ifs=False).ranked
-    return [offer_of(repr(each.strategy), each.prediction) for each in ranked]
-
-
-def offer_of(call: str, prediction: Prediction) -> Offer:
-    sent = prediction.sent_bytes / weights_bytes()
-    return Offer(call, prediction.step_s, prediction.staleness, prediction.period, sent)
+def advised(job: tuple[Case, Mapping[str, Prediction]]) -> list[Offer]:
+    """All that the advisor allows, its first choice first; with predictions of an earlier run, where there are any."""
+    case, known = job
+    ranked = advise(case.situation(), what_ifs=False, known=known).ranked
+    return [Offer(each.call, repr(each.strategy), each.prediction) for each in ranked]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,13 @@ def _trained_here(question: Question, offer: Offer, best: float) -> tuple[float,
     case = question.case
     patience = TOLERANCE if case.fitting or offer is question.offers[0] else 1.0
     job = Training(
-        offer.call, case.workers, case.seed, question.rates[offer.call], case=case, by_s=patience * best
+        offer.call,
+        case.workers,
+        case.seed,
+        question.rates[offer.call],
+        case.split,
+        case=case,
+        by_s=patience * best,
     )
     reached, _ = trained(job)
     return None if reached is None else (reached.at_s + reached.apart * mean_s(case), reached.samples)

@@ -35,7 +35,7 @@ def observations(notes: Notes, cases: Sequence[Case]) -> list[tuple[Features, fl
     """Features of what reached the target, and log2 of its samples against those of synchronous training."""
     base, rows = strategy_from(SYNCHRONOUS).call, []
     for case in cases:
-        reference = notes.known[known_key(base, case.workers, case.seed)]
+        reference = notes.known[known_key(base, case)]
         for offer in notes.offers[case.key]:
             own = notes.found[case.key][offer.call]
             if reference is not None and own is not None:
