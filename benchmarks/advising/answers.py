@@ -83,20 +83,12 @@ def answered(question: Question) -> Found:
 
 
 def _trained_here(question: Question, offer: Offer, best: float) -> tuple[float, int] | None:
-    """Nobody is waited for that can't change the verdict: how late the first choice is counts, and who is earlier
-    than the best so far; for fitting, how many samples somebody needs."""
+    """Nobody is waited for that takes longer than the first choice may: whoever that is, by whatever numbers."""
     case = question.case
-    patience = TOLERANCE if case.fitting or offer is question.offers[0] else 1.0
-    job = Training(
-        offer.call,
-        case.workers,
-        case.seed,
-        question.rates[offer.call],
-        case.split,
-        case=case,
-        by_s=patience * best,
+    rate, by_s = question.rates[offer.call], TOLERANCE * best
+    reached, _ = trained(
+        Training(offer.call, case.workers, case.seed, rate, case.split, case=case, by_s=by_s)
     )
-    reached, _ = trained(job)
     return None if reached is None else (reached.at_s + reached.apart * mean_s(case), reached.samples)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import multiprocessing
@@ -120,8 +121,15 @@ def several(processes: int) -> Iterator[Do]:
         yield lambda work, jobs: map(work, jobs)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(processes, spawn, _begin) as pool:
         yield lambda work, jobs: _in_turn(pool, processes, work, jobs)
+
+
+def _begin() -> None:
+    """What was imported stays, so no simulation has to look for garbage in it: that takes longer than some of them."""
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
 
 
 def _in_turn(

@@ -48,11 +48,6 @@ class Case:
     needs: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def fitting(self) -> bool:
-        """Whether it is one of those that numbers are fitted to."""
-        return self.key.startswith(f"{FITTING}/")
-
-    @property
     def split(self) -> str:
         """How the data is divided."""
         return "iid" if self.needs.get("iid", True) else UNLIKE
