@@ -124,8 +124,14 @@ def show_fit(notes: Notes, cases: Sequence[Case]) -> None:
     losses = fitted(rows)
     print("\nFor LOSSES in src/fast/lab/planner/efficiency.py:")
     for kind in KINDS:
-        errors = [value - math.log2(factor_of(each, losses)) for each, value in rows if each.kind == kind]
-        off = f"  # {len(errors)} trainings, off by {statistics.pstdev(errors):.2f}" if errors else ""
+        own = [row for row in rows if row.features.kind == kind]
+        errors = [row.value - math.log2(factor_of(row.features, losses)) for row in own if not row.at_least]
+        late = len(own) - len(errors)
+        off = (
+            f"  # {len(errors)} trainings, off by {statistics.pstdev(errors):.2f}; {late} too late"
+            if errors
+            else ""
+        )
         loss = losses[kind]
         print(
             f'        "{kind}": Loss(constant={loss.constant:g}, interval={loss.interval:g}, '
@@ -162,7 +168,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--check", action="store_true", help=f"end with 1 if fewer than {NEEDED:.0%} hold")
     parser.add_argument("--quick", action="store_true", help="a look: 10 situations")
-    parser.add_argument("--situations", type=int, help="so many; 200, or 100 to fit")
+    parser.add_argument("--situations", type=int, help="so many; 200, or 60 to fit")
     parser.add_argument(
         "--verify", action="store_true", help="show that lock-step doesn't depend on the situation"
     )
@@ -177,7 +183,7 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     asked = options()
-    usual = 10 if asked.quick else 100 if asked.fit else 200
+    usual = 10 if asked.quick else 60 if asked.fit else 200
     cases = drawn(asked.situations or usual, FITTING if asked.fit else CHECKED)
     notes = Notes.of(Path(asked.json) if asked.json else None)
     until_s = time.monotonic() + 60 * asked.minutes

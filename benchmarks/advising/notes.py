@@ -224,6 +224,7 @@ def trained_calls(notes: Notes, case: Case) -> list[str]:
 
 def question_of(notes: Notes, case: Case) -> Question:
     offers = notes.offers[case.key]
+    reference = notes.known[known_key(strategy_from(SYNCHRONOUS).call, case)]
     return Question(
         case,
         tuple(offers),
@@ -233,4 +234,5 @@ def question_of(notes: Notes, case: Case) -> Question:
             for offer in offers
             if is_lock_step(offer.call)
         },
+        0 if reference is None else reference.steps,
     )

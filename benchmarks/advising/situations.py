@@ -32,6 +32,8 @@ NEEDS = {"none": 60, "reproducible": 8, "unreliable": 8, "tuning": 8, "hostile":
 HOSTILE = 1
 LEAST_HOSTILE = 2 * HOSTILE + 3
 """So few workers can tell a hostile one from the others."""
+MOST_UNLIKE = 8
+"""Among more workers the data of digits can't be divided so unequally that nobody is left without any."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _needs(chance: random.Random, workers: int) -> dict[str, Any]:
         case "hostile":
             return {"hostile": HOSTILE} if workers >= LEAST_HOSTILE else {}
         case "iid":
-            return {"iid": False}
+            return {"iid": False} if workers <= MOST_UNLIKE else {}
         case "memory":
             return {"memory_bytes": (COMPUTING_COPIES + 1) * weights_bytes()}
         case need:

@@ -216,6 +216,7 @@ def test_needs_are_drawn_too() -> None:
     small = next(case for case in drawn if "memory_bytes" in case.needs).situation()
     assert small.fits and not small.fits_optimizer
     assert all(case.workers >= 5 for case in drawn if "hostile" in case.needs)
+    assert all(case.workers <= 8 for case in drawn if "iid" in case.needs)
     assert {case.split for case in drawn} == {"iid", "dirichlet(0.3)"}
 
 
@@ -273,8 +274,8 @@ def test_who_is_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     case = situations.Case("0/7", 3, 4, 1.0, "1e7,0.001s", "4x", None)
     offers = tuple(offered("gossip(p=0.5)", "torus", step_s=0.02))
 
-    def found(best: float) -> object:
-        question = answers.Question(case, offers, {"torus": 0.25}, {})
+    def found(best: float, steps: int = 0) -> object:
+        question = answers.Question(case, offers, {"torus": 0.25}, {}, steps)
         return answers._trained_here(question, offers[1], best)
 
     reached, score = trainings.trained(trainings.Training("torus", 4, 3, 0.25, case=case))
@@ -283,6 +284,8 @@ def test_who_is_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert found(math.inf) == found(reached.at_s) == took
     assert found(0.7 * reached.at_s) == took, "it might be the first choice"
     assert found(0.6 * reached.at_s) is None, "then it would be too late"
+    assert found(reached.at_s, steps := math.floor(3 * reached.at_s / 0.02)) == took
+    assert found(reached.at_s, steps + 1) is None, "half of these steps would be too many"
 
 
 def test_the_fit_finds_what_was_put_in() -> None:

@@ -22,17 +22,23 @@ from math import log2
 from types import MappingProxyType
 from typing import Literal
 
-from fast.core import Strategy
+from fast.core import GRADIENT, Strategy
 from fast.lab.planner.prediction import Prediction
 from fast.strategies.calls import arguments_of
 from fast.strategies.catalogue import catalogue
 
-Kind = Literal["lock-step", "packed", "late", "averaged", "neighbours", "adrift"]
-KINDS: tuple[Kind, ...] = ("lock-step", "packed", "late", "averaged", "neighbours", "adrift")
+Kind = Literal["lock-step", "packed", "late", "averaged", "neighbours", "in turn", "adrift", "hearsay"]
+KINDS: tuple[Kind, ...] = (
+    "lock-step", "packed", "late", "averaged", "neighbours", "in turn", "adrift", "hearsay",
+)  # fmt: skip
+"""One model for all: gradients whole, packed, or late. A replica each: averaged over all, over the same neighbours in
+every step or over others in turn, or without waiting; and gradients that neighbours have passed on, without waiting."""
 INTERVALS = ("tau", "interval", "up", "steps", "fetch")
 """What presets call the steps between two exchanges; of several the first."""
 CHANCES = ("p",)
 """What they call the probability of an exchange after a step."""
+TURNS = 8
+"""Workers among whom it is seen whether a topology's links take turns."""
 FEWEST, MOST = 4, 32
 """Workers of the situations that numbers are fitted to; likewise the longest interval and the largest staleness."""
 LONGEST_INTERVAL = 64
@@ -76,11 +82,13 @@ class Loss:
 LOSSES: Mapping[Kind, Loss] = MappingProxyType(
     {
         "lock-step": Loss(),
-        "packed": Loss(constant=0.25),
-        "late": Loss(constant=0.3),
-        "averaged": Loss(interval=0.1),
-        "neighbours": Loss(constant=0.3),
-        "adrift": Loss(constant=0.6, interval=0.07),
+        "packed": Loss(constant=0.27, workers=-0.07),
+        "late": Loss(constant=0.22, workers=-0.07),
+        "averaged": Loss(constant=-0.39, interval=0.22, workers=-0.1),
+        "neighbours": Loss(constant=0.9, workers=-0.15),
+        "in turn": Loss(constant=0.01, workers=-0.06),
+        "adrift": Loss(constant=0.47, interval=0.07, staleness=0.01, workers=-0.05),
+        "hearsay": Loss(constant=-0.04, workers=-0.14),
     }
 )
 
@@ -122,8 +130,10 @@ def kind_of(strategy: Strategy) -> Kind:
             return "late"
         return "packed" if encodes(strategy) else "lock-step"
     if not strategy.synchronous:
-        return "adrift"
-    return "averaged" if strategy.topology is None else "neighbours"
+        return "hearsay" if any(tag.carries == GRADIENT for tag in strategy.tags) else "adrift"
+    if strategy.topology is None:
+        return "averaged"
+    return "in turn" if strategy.topology.period(TURNS) > 1 else "neighbours"
 
 
 def is_central(strategy: Strategy) -> bool:
