@@ -80,7 +80,10 @@ KNOWN = {
     "diloco": "averaged",
     "easgd(synchronous=True)": "averaged",
     "dpsgd": "neighbours",
-    "sgp": "neighbours",
+    "choco": "neighbours",
+    "sgp": "in turn",
+    "gossipgrad": "in turn",
+    "torus": "hearsay",
     "easgd": "adrift",
     "gosgd": "adrift",
     "ad_psgd": "adrift",
@@ -291,7 +294,9 @@ def test_who_is_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_fit_finds_what_was_put_in() -> None:
     true = {"late": Loss(0.3, 0.0, 0.2, 0.1), "averaged": Loss(0.5, 0.25, 0.0, 0.4)}
     rows = [
-        (features := Features(kind, interval, staleness, workers), math.log2(factor_of(features, true)))  # type: ignore[arg-type]
+        fitting.Seen(
+            features := Features(kind, interval, staleness, workers), math.log2(factor_of(features, true))
+        )  # type: ignore[arg-type]
         for kind in true
         for interval in ((1,) if kind == "late" else (2, 8, 32))
         for staleness in ((1, 7, 31) if kind == "late" else (0,))
@@ -303,6 +308,18 @@ def test_the_fit_finds_what_was_put_in() -> None:
         assert found[kind].row == pytest.approx(loss.row, abs=0.01)
     assert found["adrift"] == LOSSES["adrift"], "of which nothing was seen"
     assert found["lock-step"] == Loss()
+
+
+def test_who_was_given_up_counts_where_it_should_have_been_there() -> None:
+    """Half of them took as many samples as lock-step; the others had not got there after four times as many."""
+    features = Features("late", 1, 0, 4)
+    known, given_up, hopeless = (
+        [fitting.Seen(features, value, at_least)] * 10
+        for value, at_least in ((0.0, False), (2.0, True), (-1.0, True))
+    )
+    assert fitting.fitted(known)["late"].constant == 0.0
+    assert fitting.fitted([*known, *given_up])["late"].constant == 1.0
+    assert fitting.fitted([*known, *hopeless])["late"].constant == 0.0, "it says nothing"
 
 
 def test_who_is_first_and_who_was_best(tmp_path: Path) -> None:
@@ -337,7 +354,9 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "# 1 trainings, off by" in shown and '"averaged": Loss(constant=' in shown
     summary = bench.summary_of([row])
     assert (summary["share"], summary["rows"][0]["ratio"]) == (0.0, 1.6)
-    assert fitting.observations(notes, [case])[0][1] == 1.0, "twice as many is one doubling"
+    twice, _, late = fitting.observations(notes, [case])
+    assert twice.value == 1.0 and not twice.at_least, "twice as many is one doubling"
+    assert late.at_least and late.value == pytest.approx(math.log2(1.5 * 2.0 / 0.1 / 2))
 
 
 def test_predictions_are_kept_and_the_advice_is_asked_for_again(

@@ -27,8 +27,9 @@ from fast.strategies.catalogue import find
 __all__ = ["BASELINE", "Advice", "Ranked", "WhatIf", "advise", "option_of"]
 
 BASELINE = "allreduce"
-CLOSE = 1.05
-"""Predictions so near each other say nothing: then the rule decides, and what has less to tune. Ours."""
+CLOSE = 1.15
+"""Predictions so near each other say nothing, as samples are known no better than that (`efficiency`): then the rule
+decides, and what has less to tune."""
 EQUAL = 1.005
 CLOSE_UNTUNED = 1.5
 """With a low budget for tuning, what has nothing to tune may take so much longer. Ours."""
