@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import multiprocessing
@@ -29,17 +30,24 @@ from advising.trainings import (
     is_lock_step,
     learned,
     tuned,
+    tuned_as,
     twin_of,
 )
-from fast.lab.planner.efficiency import LOSSES
+from fast.lab.planner.prediction import Prediction
 from fast.loop.loading import strategy_from
+
+KEPT_S = 5.0
+"""The file is written so often."""
 
 
 @dataclass
 class Notes:
-    """All that was found so far; a file of it, if one is named."""
+    """All that was found so far; a file of it, if one is named. Predictions of an earlier run stay what they were; what
+    the advisor makes of them, and so its offers, is found anew in every run."""
 
     file: Path | None
+    predictions: dict[str, dict[str, Prediction]] = field(default_factory=dict)
+    """By situation and call."""
     offers: dict[str, list[Offer]] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     known: dict[str, Reached | None] = field(default_factory=dict)
@@ -52,11 +60,13 @@ class Notes:
         data = json.loads(file.read_text())
         if data["terms"] != _terms():
             sys.exit(f"{file} was made with {data['terms']}, and this is {_terms()}: name another file")
-        same = data["efficiency"] == _efficiency()
-        offers = data["offers"] if same else {}  # the order is another one now
         return Notes(
             file,
-            {key: [Offer(**each) for each in offered] for key, offered in offers.items()},
+            {
+                key: {call: Prediction(**each) for call, each in predicted.items()}
+                for key, predicted in data["predictions"].items()
+            },
+            {},
             data["rates"],
             {key: None if each is None else Reached(**each) for key, each in data["known"].items()},
             {
@@ -69,17 +79,19 @@ class Notes:
         if self.file is None:
             return
         data = {
-            "schema": 1,
+            "schema": 2,
             "terms": _terms(),
-            "efficiency": _efficiency(),
-            "offers": {key: [asdict(each) for each in offers] for key, offers in self.offers.items()},
+            "predictions": {
+                key: {call: each.to_json() for call, each in predicted.items()}
+                for key, predicted in self.predictions.items()
+            },
             "rates": self.rates,
             "known": {key: each and asdict(each) for key, each in self.known.items()},
             "found": self.found,
             **({} if summary is None else {"summary": summary}),
         }
         whole = self.file.with_suffix(".part")
-        whole.write_text(json.dumps(data, indent=1) + "\n")
+        whole.write_text(json.dumps(data) + "\n")
         whole.replace(self.file)
 
 
@@ -87,16 +99,13 @@ def _terms() -> dict[str, Any]:
     return {"task": TASK, "rates": list(RATES), "ticks": TICKS, "step_s": STEP_S}
 
 
-def _efficiency() -> dict[str, list[float]]:
-    return {kind: list(loss.row) for kind, loss in LOSSES.items()}
-
-
 def tuned_key(call: str, workers: int) -> str:
     return f"{call} on {workers}"
 
 
-def known_key(call: str, workers: int, seed: int) -> str:
-    return f"{call} on {workers} with seed {seed}"
+def known_key(call: str, case: Case) -> str:
+    data = "" if case.split == "iid" else f", data {case.split}"
+    return f"{call} on {case.workers} with seed {case.seed}{data}"
 
 
 # Finding it
@@ -112,8 +121,15 @@ def several(processes: int) -> Iterator[Do]:
         yield lambda work, jobs: map(work, jobs)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(processes, spawn, _begin) as pool:
         yield lambda work, jobs: _in_turn(pool, processes, work, jobs)
+
+
+def _begin() -> None:
+    """What was imported stays, so no simulation has to look for garbage in it: that takes longer than some of them."""
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
 
 
 def _in_turn(
@@ -144,8 +160,14 @@ class Filling:
     def all(self, cases: Sequence[Case]) -> None:
         """Everything about these situations, step by step; what is known already isn't done again."""
         notes = self.notes
-        self._fill("advised", notes.offers, {case.key: case for case in cases}, advised)
-        pairs = {(call, case.workers) for case in cases for call in trained_calls(notes, case)}
+        self._fill(
+            "advised",
+            notes.offers,
+            {case.key: (case, notes.predictions.get(case.key, {})) for case in cases},
+            advised,
+            lambda key: notes.predictions.setdefault(key, {}).update(predictions_of(notes.offers[key])),
+        )
+        pairs = {(tuned_as(call), case.workers) for case in cases for call in trained_calls(notes, case)}
         self._fill("rates tuned", notes.rates, {tuned_key(*pair): pair for pair in sorted(pairs)}, tuned)
         self._fill("trained in lock-step", notes.known, trainings_of(notes, cases), learned)
         for case in cases:
@@ -155,24 +177,38 @@ class Filling:
         self._fill("situations simulated", notes.found, questions, answered)
 
     def _fill(
-        self, said: str, place: dict[str, Any], jobs: Mapping[str, Any], work: Callable[[Any], Any]
+        self,
+        said: str,
+        place: dict[str, Any],
+        jobs: Mapping[str, Any],
+        work: Callable[[Any], Any],
+        then: Callable[[str], None] = lambda key: None,
     ) -> None:
         missing = [key for key in jobs if key not in place]
         results = self.do(work, [jobs[key] for key in missing])
+        kept_s = time.monotonic()
         for number, (key, result) in enumerate(zip(missing, results, strict=True), 1):
             place[key] = result
-            self.notes.keep()
+            then(key)
+            late = time.monotonic() > self.until_s
+            if late or number == len(missing) or time.monotonic() > kept_s + KEPT_S:
+                self.notes.keep()
+                kept_s = time.monotonic()
             if number % 10 == 0 or number == len(missing):
                 harness.note(f"{number} of {len(missing)} {said}")
-            if time.monotonic() > self.until_s:
+            if late:
                 raise Paused
+
+
+def predictions_of(offers: Sequence[Offer]) -> dict[str, Prediction]:
+    return {offer.asked: offer.prediction for offer in offers}
 
 
 def trainings_of(notes: Notes, cases: Sequence[Case]) -> dict[str, Training]:
     """All that are needed of calls in lock-step, each once."""
     return {
-        known_key(call, case.workers, case.seed): Training(
-            call, case.workers, case.seed, notes.rates[tuned_key(call, case.workers)]
+        known_key(call, case): Training(
+            call, case.workers, case.seed, notes.rates[tuned_key(tuned_as(call), case.workers)], case.split
         )
         for case in cases
         for call in trained_calls(notes, case)
@@ -188,13 +224,15 @@ def trained_calls(notes: Notes, case: Case) -> list[str]:
 
 def question_of(notes: Notes, case: Case) -> Question:
     offers = notes.offers[case.key]
+    reference = notes.known[known_key(strategy_from(SYNCHRONOUS).call, case)]
     return Question(
         case,
         tuple(offers),
-        {offer.call: notes.rates[tuned_key(twin_of(offer.call), case.workers)] for offer in offers},
+        {offer.call: notes.rates[tuned_key(tuned_as(offer.call), case.workers)] for offer in offers},
         {
-            offer.call: notes.known[known_key(twin_of(offer.call), case.workers, case.seed)]
+            offer.call: notes.known[known_key(twin_of(offer.call), case)]
             for offer in offers
             if is_lock_step(offer.call)
         },
+        0 if reference is None else reference.steps,
     )

@@ -11,8 +11,9 @@ from typing import Any
 from fast.core import Task
 from fast.lab import Simulated, load_task
 from fast.lab.judging import Judge
+from fast.lab.planner.checking import UNLIKE
 from fast.lab.planner.needs import Needs
-from fast.lab.planner.situation import Situation
+from fast.lab.planner.situation import COMPUTING_COPIES, Situation
 from fast.lab.sizes import Sizes
 
 TASK = "digits"
@@ -26,6 +27,13 @@ CHECKED, FITTING = 0, 1
 """The seeds of the situations that are judged, and of those that numbers are fitted to."""
 SEEDS = 4
 """Trainings have one of so many seeds, others for fitting."""
+NEEDS = {"none": 60, "reproducible": 8, "unreliable": 8, "tuning": 8, "hostile": 5, "iid": 6, "memory": 5}
+"""How often which one of them is there, in per cent."""
+HOSTILE = 1
+LEAST_HOSTILE = 2 * HOSTILE + 3
+"""So few workers can tell a hostile one from the others."""
+MOST_UNLIKE = 8
+"""Among more workers the data of digits can't be divided so unequally that nobody is left without any."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,9 @@ class Case:
     needs: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def fitting(self) -> bool:
-        """Whether it is one of those that numbers are fitted to."""
-        return self.key.startswith(f"{FITTING}/")
+    def split(self) -> str:
+        """How the data is divided."""
+        return "iid" if self.needs.get("iid", True) else UNLIKE
 
     def world(self) -> Simulated:
         return Simulated(network=self.network, step="20ms", straggler=self.straggler, spread=self.spread)
@@ -75,7 +83,7 @@ def _drawn(seed: int, number: int) -> Case:
         communication=float(f"{communication:.3g}"),
         network=network_of(workers, communication * STEP_S, latency),
         **_straggling(chance),
-        needs=_needs(chance),
+        needs=_needs(chance, workers),
     )
 
 
@@ -97,9 +105,21 @@ def _straggling(chance: random.Random) -> dict[str, Any]:
     return {}
 
 
-def _needs(chance: random.Random) -> dict[str, Any]:
-    drawn = chance.choices(("none", "reproducible", "unreliable", "tuning"), (70, 10, 10, 10))[0]
-    return {"none": {}, "tuning": {"tuning": "low"}}.get(drawn, {drawn: True})
+def _needs(chance: random.Random, workers: int) -> dict[str, Any]:
+    """Small memory is what the optimizer's state doesn't fit into any more."""
+    match chance.choices(list(NEEDS), list(NEEDS.values()))[0]:
+        case "none":
+            return {}
+        case "tuning":
+            return {"tuning": "low"}
+        case "hostile":
+            return {"hostile": HOSTILE} if workers >= LEAST_HOSTILE else {}
+        case "iid":
+            return {"iid": False} if workers <= MOST_UNLIKE else {}
+        case "memory":
+            return {"memory_bytes": (COMPUTING_COPIES + 1) * weights_bytes()}
+        case need:
+            return {need: True}
 
 
 def _log_uniform(chance: random.Random, low: float, high: float) -> float:

@@ -17,10 +17,12 @@ from fast.lab.judging import Goal
 from fast.lab.measures import Tick
 from fast.lab.planner.efficiency import kind_of
 from fast.lab.sizes import simulate_sizes
+from fast.lab.splits import parse_split
 from fast.lab.watching import Enough
 from fast.loop.loading import strategy_from
 from fast.parts import mean
 from fast.sim import parse_network
+from fast.strategies.calls import arguments_of, with_argument
 from preset_scores import climb
 
 SYNCHRONOUS = "allreduce"
@@ -52,11 +54,19 @@ class Training:
     workers: int
     seed: int
     rate: float
+    split: str = "iid"
+    """How the data is divided."""
     tuning: bool = False
     case: Case | None = None
     """None for machines that are nearly alike."""
     by_s: float = math.inf
     """When it is too late, in virtual time."""
+    within: float = math.inf
+    """So many samples, more than which are too many."""
+
+    def budget(self, epochs: float, ticks: int) -> Budget:
+        own = self.split != "iid"
+        return Budget.of(the_task(), self.workers, epochs, ticks=ticks, whole_steps=own)
 
 
 def longest(workers: int) -> float:
@@ -67,12 +77,12 @@ def longest(workers: int) -> float:
 def trained(job: Training) -> tuple[Reached | None, float]:
     """Until the target is reached, or nothing can be hoped for; and the score of the last model."""
     epochs = math.ceil(longest(job.workers))
-    budget = Budget.of(the_task(), job.workers, epochs, ticks=max(1, epochs * TICKS))
+    budget = job.budget(epochs, epochs * TICKS)
     goal = Goal(the_judge(job.tuning), the_task().target, job.by_s)
 
     def enough(tick: Tick) -> bool:
         lost = tick.samples > budget.samples / 4 and goal.score < LOST
-        return goal(tick) or lost
+        return goal(tick) or lost or tick.samples >= job.within
 
     run = _run(job, budget, enough)
     if run is None or goal.reached is None:
@@ -86,7 +96,7 @@ def _run(job: Training, budget: Budget, enough: Enough = lambda tick: False) -> 
     try:
         return simulate_task(
             the_task(), strategy_from(job.call), workers=job.workers, budget=budget, cluster=world.model(),
-            seed=job.seed, rate=job.rate, gradients="auto", enough=enough,
+            seed=job.seed, rate=job.rate, split=parse_split(job.split), gradients="auto", enough=enough,
         )  # fmt: skip
     except FastError as failure:
         harness.note(f"{job.call} on {job.workers} workers: {type(failure).__name__}: {failure}")
@@ -103,12 +113,17 @@ def step_of(budget: Budget, tick: int) -> int:
 
 
 def tuned(job: tuple[str, int]) -> float:
-    """The rate of a call that needs the fewest samples, from the largest on down: those take the least time to try."""
+    """The rate of a call that needs the fewest samples, from the largest on down: those take the least time to try.
+    Each is tried for no longer than the best so far."""
     call, workers = job
+    fewest = math.inf
 
     def worth(rate: float) -> float:
-        reached, score = trained(Training(call, workers, TUNING_SEED, rate, tuning=True))
+        nonlocal fewest
+        asked = Training(call, workers, TUNING_SEED, rate, tuning=True, within=fewest)
+        reached, score = trained(asked)
         if reached is not None:
+            fewest = min(fewest, reached.samples)
             return -reached.samples / (longest(workers) * len(the_task().train()))
         return score - 2 if score >= LOST else -2 - rate  # of two that diverge the smaller one is nearer
 
@@ -117,6 +132,12 @@ def tuned(job: tuple[str, int]) -> float:
 
 def learned(job: Training) -> Reached | None:
     return trained(job)[0]
+
+
+def tuned_as(call: str) -> str:
+    """The call whose rate it has: over how many servers a model is spread makes no difference to what it learns."""
+    twin = twin_of(call)
+    return with_argument(twin, "servers", 1) if "servers" in arguments_of(twin) else twin
 
 
 # When it was there
@@ -159,8 +180,8 @@ def mean_s(case: Case) -> float:
 def verify(case: Case, call: str, epochs: float) -> bool:
     """Whether a training in the situation has the times of one with sizes only, at every tick, and the weights of
     one on other machines."""
-    budget = Budget.of(the_task(), case.workers, epochs, ticks=4)
-    jobs = [Training(call, case.workers, case.seed, 1.0, case=each) for each in (case, None)]
+    jobs = [Training(call, case.workers, case.seed, 1.0, case.split, case=each) for each in (case, None)]
+    budget = jobs[0].budget(epochs, ticks=4)
     here, calm = (_run(job, budget) for job in jobs)
     if here is None or calm is None:
         return False

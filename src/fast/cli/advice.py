@@ -18,13 +18,14 @@ from fast.lab.planner.advice import Advice, Ranked, WhatIf
 from fast.lab.planner.advisor import BASELINE
 from fast.lab.planner.candidates import LIKE, MOST_LETTERS
 from fast.lab.planner.checking import Checked
+from fast.lab.planner.facts import Facts
 from fast.lab.planner.rules import SMALL_RHO, short_time
 from fast.lab.planner.situation import Situation
 from fast.sim.cluster.words import rate_in_words, time_in_words
 
 WIDTH = 100
 _QUIET_S = 10.0
-BACKUPS = "tensorflow"
+BACKUPS, FLOODING = "tensorflow", "torus"
 INSTEAD = (
     "FAST trains data-parallel only and can't cut a model. Use PyTorch's fully_shard (FSDP) or "
     "torch.distributed.pipelining, or DeepSpeed's ZeRO; or let the model fit: a smaller one, 16-bit weights, an "
@@ -53,7 +54,7 @@ def print_advice(console: Console, advice: Advice) -> None:
         _print_lines(console, (*_vetoed(advice), *_refused(advice)))
     if advice.what_ifs:
         console.print(what_if_table(advice))
-    _print_lines(console, (*_notes(advice), *_left_out(advice)))
+    _print_lines(console, (*_unanswered(advice), *_notes(advice), *_left_out(advice)))
 
 
 def print_check(console: Console, checked: Checked) -> None:
@@ -209,9 +210,27 @@ def _refused(advice: Advice) -> Iterator[str]:
         yield f"Not predicted: {call}. {reason}"
 
 
+def _unanswered(advice: Advice) -> Iterator[str]:
+    for words, reason in advice.unanswered:
+        yield f"What if, {words}: no answer. {reason}"
+
+
 def _notes(advice: Advice) -> Iterator[str]:
     for rule in advice.rules[1:]:
-        yield f"{rule.id}, {rule.title}: {rule.sentence}. ({rule.source})"
+        asked = advice.best_for(rule)
+        best = f" Best of what it asks for: {asked.call}, x {asked.time:.2f}." if asked else ""
+        yield f"{rule.id}, {rule.title}: {rule.sentence}.{best} ({rule.source})"
+    if advice.best is not None:
+        yield _means(advice.facts)
+
+
+def _means(facts: Facts) -> str:
+    """Which way a mean goes where no host should talk to all others at once."""
+    return (
+        f"Means of gradients go to everybody at once. Hop by hop the cheapest way here would be "
+        f"allreduce(algorithm='{facts.algorithm}'), {short_time(facts.algorithm_s)} for a mean. "
+        "(Ben-Nun and Hoefler 2019, section 2.4)"
+    )
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -229,6 +248,8 @@ def _left_out(advice: Advice) -> Iterator[str]:
     if BACKUPS not in named:
         few, even = "too few would be left for a robust rule", "backups pay only where somebody is late"
         yield f"{BACKUPS} isn't compared: {few if advice.situation.needs.hostile else even}."
+    if FLOODING not in named:
+        yield f"{FLOODING} isn't compared: it sends in every step, and these links would bring sums of old gradients."
     if advice.rho > SMALL_RHO and advice.situation.workers > MOST_LETTERS:
         yield f"Compression isn't compared on more than {MOST_LETTERS} workers: too many letters to predict."
 

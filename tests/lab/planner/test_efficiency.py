@@ -56,6 +56,10 @@ def prediction(staleness: int | None = None, period: int | None = 1) -> Predicti
     return Prediction(0.1, 1.0, 0.0, 2.0, 0.5, staleness, period, 8, 24)
 
 
+def offered(*calls: str, step_s: float = 0.1) -> list[object]:
+    return [answers.Offer(call, call, replace(prediction(0), step_s=step_s)) for call in calls]
+
+
 # Kinds
 
 KNOWN = {
@@ -76,7 +80,10 @@ KNOWN = {
     "diloco": "averaged",
     "easgd(synchronous=True)": "averaged",
     "dpsgd": "neighbours",
-    "sgp": "neighbours",
+    "choco": "neighbours",
+    "sgp": "in turn",
+    "gossipgrad": "in turn",
+    "torus": "hearsay",
     "easgd": "adrift",
     "gosgd": "adrift",
     "ad_psgd": "adrift",
@@ -204,6 +211,47 @@ def test_the_all_reduce_takes_as_long_as_was_drawn() -> None:
         assert case.situation().workers == case.workers
 
 
+def test_needs_are_drawn_too() -> None:
+    drawn = situations.drawn(200, situations.CHECKED)
+    assert {name for case in drawn for name in case.needs} == {
+        "reproducible", "unreliable", "tuning", "hostile", "iid", "memory_bytes",
+    }  # fmt: skip
+    small = next(case for case in drawn if "memory_bytes" in case.needs).situation()
+    assert small.fits and not small.fits_optimizer
+    assert all(case.workers >= 5 for case in drawn if "hostile" in case.needs)
+    assert all(case.workers <= 8 for case in drawn if "iid" in case.needs)
+    assert {case.split for case in drawn} == {"iid", "dirichlet(0.3)"}
+
+
+def test_data_that_differ_are_trained_apart() -> None:
+    alike = situations.Case("x", 3, 4, 1.0, "1e6,0.001s")
+    unlike = replace(alike, needs={"iid": False})
+    assert notes_of.known_key("allreduce", alike) != notes_of.known_key("allreduce", unlike)
+    assert trainings.verify(unlike, "allreduce", 1.0)
+
+
+def test_shards_have_the_rate_of_one_server() -> None:
+    base = strategy_from("allreduce").call
+    one, many = (strategy_from(f"ssp(bound=3, servers={servers})").call for servers in (1, 16))
+    assert trainings.tuned_as(many) == trainings.tuned_as(one) == one
+    assert trainings.tuned_as(strategy_from("ssp(bound=0, servers=16)").call) == base
+    assert trainings.tuned_as(strategy_from("local_sgd").call) == strategy_from("local_sgd").call
+
+
+def test_no_rate_is_tried_for_longer_than_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    took, within = {2.0: 900, 1.0: 500, 0.5: 800}, dict[float, float]()
+
+    def trained(job: object) -> tuple[object, float]:
+        rate = job.rate  # type: ignore[attr-defined]
+        within[rate] = job.within  # type: ignore[attr-defined]
+        enough = took[rate] <= within[rate]
+        return (trainings.Reached(1.0, 2, took[rate], False) if enough else None), 0.9
+
+    monkeypatch.setattr(trainings, "trained", trained)
+    assert trainings.tuned(("allreduce", 4)) == 1.0
+    assert within == {2.0: math.inf, 1.0: 900, 0.5: 500}
+
+
 def test_the_step_of_a_tick() -> None:
     """896 images on 16 workers with 32 each: a step of 512 and one of 384, and four ticks in an epoch of 896."""
     budget = Budget.of(load_task("digits"), 16, 2.0, ticks=8)
@@ -227,24 +275,28 @@ def test_what_does_not_go_in_lock_step_sees_it() -> None:
 def test_who_is_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(situations.the_task()), "target", 0.6)
     case = situations.Case("0/7", 3, 4, 1.0, "1e7,0.001s", "4x", None)
-    offers = tuple(answers.Offer(call, 0.02) for call in ("gossip(p=0.5)", "torus"))
+    offers = tuple(offered("gossip(p=0.5)", "torus", step_s=0.02))
 
-    def found(best: float, key: str = "0/7") -> object:
-        question = answers.Question(replace(case, key=key), offers, {"torus": 0.25}, {})
+    def found(best: float, steps: int = 0) -> object:
+        question = answers.Question(case, offers, {"torus": 0.25}, {}, steps)
         return answers._trained_here(question, offers[1], best)
 
     reached, score = trainings.trained(trainings.Training("torus", 4, 3, 0.25, case=case))
     assert reached is not None and score >= situations.the_task().target
     took = (reached.at_s + reached.apart * trainings.mean_s(case), reached.samples)
     assert found(math.inf) == found(reached.at_s) == took
-    assert found(0.99 * reached.at_s) is None, "it isn't the first choice, and somebody was earlier"
-    assert found(0.7 * reached.at_s, "1/7") == took, "where numbers are fitted it counts how late it is"
+    assert found(0.7 * reached.at_s) == took, "it might be the first choice"
+    assert found(0.6 * reached.at_s) is None, "then it would be too late"
+    assert found(reached.at_s, steps := math.floor(3 * reached.at_s / 0.02)) == took
+    assert found(reached.at_s, steps + 1) is None, "half of these steps would be too many"
 
 
 def test_the_fit_finds_what_was_put_in() -> None:
     true = {"late": Loss(0.3, 0.0, 0.2, 0.1), "averaged": Loss(0.5, 0.25, 0.0, 0.4)}
     rows = [
-        (features := Features(kind, interval, staleness, workers), math.log2(factor_of(features, true)))  # type: ignore[arg-type]
+        fitting.Seen(
+            features := Features(kind, interval, staleness, workers), math.log2(factor_of(features, true))
+        )  # type: ignore[arg-type]
         for kind in true
         for interval in ((1,) if kind == "late" else (2, 8, 32))
         for staleness in ((1, 7, 31) if kind == "late" else (0,))
@@ -258,11 +310,23 @@ def test_the_fit_finds_what_was_put_in() -> None:
     assert found["lock-step"] == Loss()
 
 
+def test_who_was_given_up_counts_where_it_should_have_been_there() -> None:
+    """Half of them took as many samples as lock-step; the others had not got there after four times as many."""
+    features = Features("late", 1, 0, 4)
+    known, given_up, hopeless = (
+        [fitting.Seen(features, value, at_least)] * 10
+        for value, at_least in ((0.0, False), (2.0, True), (-1.0, True))
+    )
+    assert fitting.fitted(known)["late"].constant == 0.0
+    assert fitting.fitted([*known, *given_up])["late"].constant == 1.0
+    assert fitting.fitted([*known, *hopeless])["late"].constant == 0.0, "it says nothing"
+
+
 def test_who_is_first_and_who_was_best(tmp_path: Path) -> None:
     case = situations.Case("0/0", 0, 4, 1.0, "1gbit")
     calls = [strategy_from(each).call for each in ("local_sgd(tau=2)", "allreduce", "dc_asgd", "gosgd")]
     notes = notes_of.Notes(tmp_path / "found.json")
-    notes.offers["0/0"] = [answers.Offer(call, 0.1, 0.0, 1) for call in calls]
+    notes.offers["0/0"] = offered(*calls)
     notes.rates["x"], notes.known["y"], notes.known["z"] = 0.5, trainings.Reached(1.0, 2, 3, True), None
     notes.found["0/0"] = dict(zip(calls, ((3.0, 10), (2.0, 10), None, (9.0, 10)), strict=True))
     row = bench.row_of(notes, case)
@@ -271,17 +335,15 @@ def test_who_is_first_and_who_was_best(tmp_path: Path) -> None:
     assert answers.ratio_of(calls[3], notes.found["0/0"]) == 4.5
     notes.keep()
     again = notes_of.Notes.of(notes.file)
-    assert (again.offers, again.rates, again.known, again.found) == (
-        notes.offers, notes.rates, notes.known, notes.found,
-    )  # fmt: skip
+    assert (again.rates, again.known, again.found) == (notes.rates, notes.known, notes.found)
 
 
 def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """local_sgd needs twice the samples of allreduce, and is first by its steps; dc_asgd never got there."""
     case, base = situations.Case("0/0", 0, 4, 1.0, "1gbit"), strategy_from("allreduce").call
     calls = [strategy_from("local_sgd(tau=2)").call, base, strategy_from("dc_asgd").call]
-    notes = notes_of.Notes(None, {"0/0": [answers.Offer(call, 0.1, 0.0, 1) for call in calls]})
-    notes.known[notes_of.known_key(base, 4, 0)] = trainings.Reached(1.0, 2, 100, False)
+    notes = notes_of.Notes(None, offers={"0/0": offered(*calls)})
+    notes.known[notes_of.known_key(base, case)] = trainings.Reached(1.0, 2, 100, False)
     notes.found["0/0"] = {calls[0]: (3.2, 200), base: (2.0, 100), calls[2]: None}
     row = bench.row_of(notes, case)
     bench.show([row])
@@ -292,15 +354,22 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "# 1 trainings, off by" in shown and '"averaged": Loss(constant=' in shown
     summary = bench.summary_of([row])
     assert (summary["share"], summary["rows"][0]["ratio"]) == (0.0, 1.6)
-    assert fitting.observations(notes, [case])[0][1] == 1.0, "twice as many is one doubling"
+    twice, _, late = fitting.observations(notes, [case])
+    assert twice.value == 1.0 and not twice.at_least, "twice as many is one doubling"
+    assert late.at_least and late.value == pytest.approx(math.log2(1.5 * 2.0 / 0.1 / 2))
 
 
-def test_what_changes_the_order_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = notes_of.Notes(tmp_path / "found.json", {"0/0": [answers.Offer("allreduce", 0.1)]}, {"x": 1.0})
+def test_predictions_are_kept_and_the_advice_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = situations.Case("0/0", 0, 4, 1.0, "1gbit")
+    known = {"allreduce": prediction(0)}
+    notes = notes_of.Notes(tmp_path / "found.json", {"0/0": known}, {"0/0": offered("allreduce")}, {"x": 1.0})
     notes.keep()
-    monkeypatch.setattr(notes_of, "LOSSES", {**LOSSES, "late": Loss(3.0)})
     again = notes_of.Notes.of(notes.file)
-    assert again.offers == {} and again.rates == {"x": 1.0}
+    assert again.predictions == {"0/0": known} and again.offers == {} and again.rates == {"x": 1.0}
+    (same,) = [each for each in answers.advised((case, known)) if each.asked == "allreduce"]
+    assert same.prediction == known["allreduce"] and same.call == strategy_from("allreduce").call
     monkeypatch.setattr(notes_of, "RATES", (1.0,))
     with pytest.raises(SystemExit, match="name another file"):
         notes_of.Notes.of(notes.file)

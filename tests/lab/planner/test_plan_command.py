@@ -102,6 +102,28 @@ def test_every_candidate_has_its_row(known: Advice, capsys: pytest.CaptureFixtur
         assert each.words.split()[-1] in table
 
 
+def test_a_what_if_without_an_answer_says_why(
+    advice: Advice, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = replace(advice, unanswered=(("32 workers", "Nobody has seen so many."),))
+    monkeypatch.setattr(command, "advise", lambda situation, **_: silent)
+    plan_command(**USUAL, json="plan.json")
+    assert "What if, 32 workers: no answer. Nobody has seen so many." in flat(capsys.readouterr().out)
+    written = json.loads(Path("plan.json").read_text())["unanswered"]
+    assert written == [{"what": "32 workers", "reason": "Nobody has seen so many."}]
+
+
+def test_rules_name_their_best_and_the_mean_its_way(
+    known: Advice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_command(**USUAL)
+    said = flat(capsys.readouterr().out)
+    (master,) = [rule for rule in known.rules if rule.id == "R7"]
+    best = known.best_for(master)
+    assert best is not None and f"Best of what it asks for: {best.call}, x {best.time:.2f}." in said
+    assert f"allreduce(algorithm='{known.facts.algorithm}')" in said
+
+
 def test_what_is_ruled_out_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     plan_command(parameters=1e4, step="50ms", workers=4, network="10gbit", not_iid=True)
     said = flat(capsys.readouterr().out)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,15 @@ def test_only_presets_are_named() -> None:
     named = {name for rule in RULES for name in rule.presets}
     assert named <= known, named - known
     assert set(LIKE) | set(LIKE.values()) <= known and not set(LIKE) & set(LIKE.values())
+
+
+def test_the_page_says_which_stand_for_which() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/how-to/plan.md").read_text(encoding="utf-8")
+    table = page.partition("| compared | stands for |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", line) for line in table.splitlines()]
+    said = {name: stand for stand, *names in (row for row in rows if row) for name in names if name in LIKE}
+    assert said == LIKE
+    assert {name for row in rows for name in row} == set(catalogue())
 
 
 def test_everything_has_a_source() -> None:
@@ -165,6 +176,18 @@ def test_a_master_is_the_bottleneck_when_all_models_take_longer_than_a_step() ->
 
 def test_many_workers_are_warned_of_gossip() -> None:
     assert "R10" in rules_of(plan(workers=33)) and "R10" not in rules_of(plan(workers=32))
+
+
+@pytest.mark.parametrize(
+    ("workers", "crossover"), [(4, 4.0), (8, 2.4), (16, 4 / (4 - 15 / 8)), (64, 6 / (6 - 63 / 32))]
+)
+def test_the_way_of_a_mean_changes_where_the_closed_forms_cross(workers: int, crossover: float) -> None:
+    """log2 P / (log2 P - 2 (P - 1) / P) times the latency is what the model has to take over a link."""
+    for times, algorithm in ((0.98, "doubling"), (1.02, "rabenseifner")):
+        latency_s = 0.032 / (times * crossover)
+        facts = facts_of(plan(1e6, "0.2s", workers, f"1gbit,{latency_s}s"))
+        assert facts.algorithm == algorithm
+        assert facts.to_json()["algorithm"] == algorithm and facts.algorithm_s > facts.transmit_s
 
 
 @pytest.mark.parametrize("situation", [plan(**FAST), plan(**SLOW), plan(needs=Needs(hostile=1))])

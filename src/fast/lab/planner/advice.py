@@ -86,6 +86,8 @@ class Advice:
     baseline: Ranked
     """Plain allreduce, also where it isn't allowed."""
     what_ifs: tuple[WhatIf, ...] = ()
+    unanswered: tuple[tuple[str, str], ...] = ()
+    """What-ifs that can't be, or of which nothing can be predicted, with the reason."""
 
     @property
     def best(self) -> Ranked | None:
@@ -106,7 +108,11 @@ class Advice:
     @property
     def expected(self) -> Ranked | None:
         """The best of what the deciding rule asks for."""
-        return next((each for each in self.ranked if self.rule.asks_for(each.name, each.strategy)), None)
+        return self.best_for(self.rule)
+
+    def best_for(self, rule: Match) -> Ranked | None:
+        """The best of what a rule asks for."""
+        return next((each for each in self.ranked if rule.asks_for(each.name, each.strategy)), None)
 
     @property
     def agrees(self) -> bool:
@@ -129,4 +135,5 @@ class Advice:
             "baseline": self.baseline.to_json(),
             "left_out": dict(LIKE),
             "what_ifs": [each.to_json() for each in self.what_ifs],
+            "unanswered": [{"what": words, "reason": reason} for words, reason in self.unanswered],
         }

@@ -7,8 +7,7 @@ why. Where the prediction comes to another end, the advice says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fast.errors import UsageError
@@ -16,7 +15,7 @@ from fast.lab.planner.advice import Advice, Ranked, WhatIf
 from fast.lab.planner.candidates import LIKE, calls_of
 from fast.lab.planner.efficiency import samples_factor
 from fast.lab.planner.facts import facts_of
-from fast.lab.planner.prediction import predict
+from fast.lab.planner.prediction import Prediction, predict
 from fast.lab.planner.rules import Match, matches
 from fast.lab.planner.situation import Situation
 from fast.lab.planner.techniques import technique_of
@@ -28,8 +27,9 @@ from fast.strategies.catalogue import find
 __all__ = ["BASELINE", "Advice", "Ranked", "WhatIf", "advise", "option_of"]
 
 BASELINE = "allreduce"
-CLOSE = 1.05
-"""Predictions so near each other say nothing: then the rule decides, and what has less to tune. Ours."""
+CLOSE = 1.15
+"""Predictions so near each other say nothing, as samples are known no better than that (`efficiency`): then the rule
+decides, and what has less to tune."""
 EQUAL = 1.005
 CLOSE_UNTUNED = 1.5
 """With a low budget for tuning, what has nothing to tune may take so much longer. Ours."""
@@ -39,19 +39,34 @@ RUNNERS_UP, ASKED = 2, 3
 """So many besides the first choice, and so many of those that the rule there asks for, take part in a what-if."""
 
 OnProgress = Callable[[str], None]
+Predicting = Callable[[Option, Situation], Prediction]
 
 
 def advise(
-    situation: Situation, *, what_ifs: bool = True, on_progress: OnProgress = lambda call: None
+    situation: Situation,
+    *,
+    what_ifs: bool = True,
+    known: Mapping[str, Prediction] | None = None,
+    on_progress: OnProgress = lambda call: None,
 ) -> Advice:
-    """Predict everything that a situation allows, and say which to take."""
-    advice = _advise(situation, None, on_progress)
+    """Predict everything that a situation allows, and say which to take. `known` are predictions for it that were made
+    before, by call: they aren't made again."""
+    advice = _advise(situation, None, _predicting(on_progress, known or {}))
     if what_ifs and advice.best is not None:
-        return replace(advice, what_ifs=tuple(_what_ifs(advice, on_progress)))
+        found, unanswered = _what_ifs(advice, _predicting(on_progress, {}))
+        return replace(advice, what_ifs=found, unanswered=unanswered)
     return advice
 
 
-def _advise(situation: Situation, only: Collection[str] | None, on_progress: OnProgress) -> Advice:
+def _predicting(on_progress: OnProgress, known: Mapping[str, Prediction]) -> Predicting:
+    def prediction_of(option: Option, situation: Situation) -> Prediction:
+        on_progress(option.call)
+        return known.get(option.call) or predict(option.strategy, situation)
+
+    return prediction_of
+
+
+def _advise(situation: Situation, only: Collection[str] | None, predicting: Predicting) -> Advice:
     facts = facts_of(situation)
     calls = [(name, call) for name, call in calls_of(situation, facts) if only is None or name in only]
     options = {call: option_of(name, call) for name, call in calls}
@@ -60,8 +75,8 @@ def _advise(situation: Situation, only: Collection[str] | None, on_progress: OnP
     allowed = {call: option for call, option in options.items() if call not in forbidden}
     if not allowed and situation.fits:
         raise _contradiction(situation)
-    baseline = _ranked(option_of(BASELINE, BASELINE), situation, on_progress)
-    found, refused = _predicted(allowed, baseline, situation, on_progress)
+    baseline = _ranked(option_of(BASELINE, BASELINE), situation, predicting)
+    found, refused = _predicted(allowed, baseline, situation, predicting)
     if allowed and not found:
         raise UsageError(f"nothing that is allowed here can be predicted. {refused[0][0]}: {refused[0][1]}")
     rules = _deciding_first(matches(situation, facts), found)
@@ -77,13 +92,13 @@ def _deciding_first(found: Sequence[Match], allowed: Sequence[Ranked]) -> tuple[
 
 
 def _predicted(
-    allowed: dict[str, Option], baseline: Ranked, situation: Situation, on_progress: OnProgress
+    allowed: dict[str, Option], baseline: Ranked, situation: Situation, predicting: Predicting
 ) -> tuple[list[Ranked], tuple[tuple[str, str], ...]]:
     """What can be said of each, and of which nothing can."""
     found, refused = [], []
     for call, option in allowed.items():
         try:
-            found.append(baseline if call == BASELINE else _ranked(option, situation, on_progress))
+            found.append(baseline if call == BASELINE else _ranked(option, situation, predicting))
         except UsageError as error:
             refused.append((call, str(error)))
     return found, tuple(refused)
@@ -94,10 +109,9 @@ def option_of(name: str, call: str) -> Option:
     return Option(name, call, strategy, technique_of(find(name), strategy))
 
 
-def _ranked(option: Option, situation: Situation, on_progress: OnProgress) -> Ranked:
-    on_progress(option.call)
+def _ranked(option: Option, situation: Situation, predicting: Predicting) -> Ranked:
     option.strategy.check(situation.workers)
-    prediction = predict(option.strategy, situation)
+    prediction = predicting(option, situation)
     if not prediction.sent_bytes:
         raise UsageError("it talks so seldom that nothing of it was seen in a short simulation")
     samples = samples_factor(option.strategy, prediction, situation.workers, situation.model_bytes)
@@ -197,31 +211,32 @@ def _times(factor: float) -> str:
 # What if
 
 
-def _what_ifs(advice: Advice, on_progress: OnProgress) -> list[WhatIf]:
+def _what_ifs(
+    advice: Advice, predicting: Predicting
+) -> tuple[tuple[WhatIf, ...], tuple[tuple[str, str], ...]]:
+    """Those that can be, and of the others why not: no reason to lose the plan itself."""
     plan = advice.situation
     others: tuple[tuple[str, Callable[[], Situation]], ...] = (
         (f"the network {1 / SLOWER:g} times slower", lambda: plan.with_network(faster=SLOWER)),
         (f"the network {FASTER:g} times faster", lambda: plan.with_network(faster=FASTER)),
         (f"{plan.workers * MORE:,} workers", lambda: plan.with_workers(times=MORE)),
     )
-    found = []
+    found, unanswered = [], []
     for words, make in others:
-        with suppress(
-            UsageError
-        ):  # it can't be, or nothing is known of it: no reason to lose the plan itself
-            found.append(_what_if(advice, words, make(), on_progress))
-    return [each for each in found if each is not None]
+        try:
+            found.append(_what_if(advice, words, make(), predicting))
+        except UsageError as error:
+            unanswered.append((words, str(error)))
+    return tuple(found), tuple(unanswered)
 
 
-def _what_if(advice: Advice, words: str, situation: Situation, on_progress: OnProgress) -> WhatIf | None:
-    """Only the best of the plan and what the rules there ask for are predicted again; None if nothing could be."""
+def _what_if(advice: Advice, words: str, situation: Situation, predicting: Predicting) -> WhatIf:
+    """Only the best of the plan and what the rules there ask for are predicted again."""
     first = matches(situation, facts_of(situation))[0]
     asked = [name for name in (*first.presets, *first.packed) if name not in LIKE]
     known = [each.name for each in advice.ranked[: 1 + RUNNERS_UP]]
-    there = _advise(situation, {BASELINE, *known, *asked[:ASKED]}, on_progress)
-    best = there.best
-    if best is None:
-        return None
+    there = _advise(situation, {BASELINE, *known, *asked[:ASKED]}, predicting)
+    best = there.ranked[0]  # the model fits a worker there if it fits one here
     own = next((each for each in there.ranked if advice.best and _alike(each, advice.best)), None)
     return WhatIf(words, there.facts, there.rule, best, own.time / best.time if own else None)
 

@@ -25,7 +25,9 @@ BACKUPS = 0.05
 CHANCES = (0.5, 0.1, 0.02)
 """Of a gossip in a step; 0.02 is the paper's."""
 BOUNDS = (3, 10)
-SHARDED = "bigdl"
+NEIGHBOURS = 4
+"""To whom a worker on a torus sends in every step."""
+SHARDED, TREE = "bigdl", "tree_easgd"
 MOST_SHARDS = 16
 MOST_LETTERS, MOST_BUCKETS = 64, 16
 """Workers up to which compression is compared (its means are letters from everybody to everybody, too many to predict
@@ -64,7 +66,6 @@ LIKE: Mapping[str, str] = MappingProxyType(
         "osgp": "sgp",
         "gossipgrad": "sgp",
         "choco": "dpsgd",
-        "torus": "dpsgd",
     }
 )
 """Presets that a comparison leaves out, and the one that stands for them: same family, near traffic and delay."""
@@ -75,9 +76,10 @@ Calls = Callable[[Situation, Facts], list[str]]
 def calls_of(situation: Situation, facts: Facts) -> list[tuple[str, str]]:
     """Name and call of all that is compared: one of each preset, two where compression may pay.
 
-    Where workers have no room for the optimizer, a shard of it in every worker stands for itself.
+    Where workers have no room for the optimizer, a shard of it in every worker stands for itself; likewise a tree,
+    where the link of one centre couldn't carry all (R7).
     """
-    own = () if situation.fits_optimizer else (SHARDED,)
+    own = (*[SHARDED] * (not situation.fits_optimizer), *[TREE] * facts.master_bound)
     names = [name for name in catalogue() if name not in LIKE or name in own]
     return [(name, call) for name in names for call in _CALLS.get(name, _usual(name))(situation, facts)]
 
@@ -171,6 +173,18 @@ def _easgd(situation: Situation, facts: Facts) -> list[str]:
     return [f"easgd(tau={tau}{waiting})"]
 
 
+def _tree_easgd(situation: Situation, facts: Facts) -> list[str]:
+    """Who has a parent and two children sends three models in an interval."""
+    steps = power_of_two(3 * facts.transmit_s / facts.step_s / SMALL_RHO, *ELASTIC_STEPS)
+    return [f"tree_easgd(up={steps}, down={steps})"]
+
+
+def _torus(situation: Situation, facts: Facts) -> list[str]:
+    """It sends in every step and never waits: what links can't carry in a step is added up before them, and comes as
+    sums of old gradients."""
+    return ["torus"] if NEIGHBOURS * facts.transmit_s <= facts.step_s else []
+
+
 def _gosgd(situation: Situation, facts: Facts) -> list[str]:
     affordable = SMALL_RHO * facts.step_s / facts.transmit_s if facts.transmit_s else math.inf
     return [f"gosgd(p={next((p for p in CHANCES if p <= affordable), CHANCES[-1])})"]
@@ -188,6 +202,8 @@ _CALLS: Mapping[str, Calls] = MappingProxyType(
         "diloco": _diloco,
         "noloco": _noloco,
         "easgd": _easgd,
+        "tree_easgd": _tree_easgd,
         "gosgd": _gosgd,
+        "torus": _torus,
     }
 )

@@ -6,8 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fast.collectives.cost import COSTS, choose
+from fast.core.world import Link
 from fast.lab.planner.closed_forms import Exchange
 from fast.lab.planner.situation import Situation
+
+HOP_BY_HOP = ("tree", "doubling", "ring", "rabenseifner")
+"""Ways to make a sum in which nobody talks to more than one or two others at a time."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,9 @@ class Facts:
     """The model over one link, once."""
     master_s: float
     """The model of every worker over the link of one master."""
+    algorithm: str
+    """Which of the ways hop by hop makes a mean of all gradients in the least time; what that takes."""
+    algorithm_s: float
 
     @property
     def exchange_s(self) -> float:
@@ -51,6 +59,8 @@ class Facts:
             "hops_s": self.hops_s,
             "transmit_s": self.transmit_s,
             "master_s": self.master_s,
+            "algorithm": self.algorithm,
+            "algorithm_s": self.algorithm_s,
         }
 
 
@@ -58,6 +68,8 @@ def facts_of(situation: Situation) -> Facts:
     """By the closed forms alone; nothing is simulated."""
     exchange = Exchange.of(situation.model_bytes, situation.rate_bytes_per_s)
     pattern, moving_s = exchange.fastest(situation.workers)
+    means = situation.workers, situation.model_bytes, Link(situation.latency_s, situation.rate_bytes_per_s)
+    algorithm = choose(HOP_BY_HOP, *means)
     return Facts(
         step_s=situation.step_s,
         pattern=pattern,
@@ -65,4 +77,6 @@ def facts_of(situation: Situation) -> Facts:
         hops_s=situation.latency_s * math.ceil(math.log2(situation.workers)),
         transmit_s=exchange.transmit_s,
         master_s=situation.workers * exchange.transmit_s,
+        algorithm=algorithm,
+        algorithm_s=COSTS[algorithm](*means),
     )

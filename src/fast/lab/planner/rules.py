@@ -2,7 +2,7 @@
 
 Rules match by needs first (R9, R8), then by numbers: rho is what a full exchange takes against computing a step,
 straggling how far the slowest worker is behind. All that match are told, and the first one of which not everything is
-vetoed decides what is expected; which preset it is in the end, the prediction says. R10 and R11 only warn.
+vetoed decides what is expected; which preset it is in the end, the prediction says. R11 only warns.
 
 "Langer et al." is M. Langer, Z. He, W. Rahayu, Y. Xue, Distributed Training of Deep Learning Models: A Taxonomic
 Perspective, IEEE TPDS 2020; "Ben-Nun and Hoefler" is T. Ben-Nun, T. Hoefler, Demystifying Parallel and Distributed
@@ -216,7 +216,7 @@ def _says_slow(situation: Situation, facts: Facts) -> str:
 def _says_master(situation: Situation, facts: Facts) -> str:
     return (
         f"the models of {situation.workers} workers keep the link of one server busy for "
-        f"{short_time(facts.master_s)} a step: use many shards, a tree, or no server"
+        f"{short_time(facts.master_s)} a step: use many shards, a tree, or neighbours in place of a server"
     )
 
 
@@ -276,8 +276,13 @@ RULES = (
     Rule(
         "R7", "one server's link is the bottleneck", _crowded_master, _says_master,
         f"{LANGER}, section 3.4",
+        ("ssp", "dc_asgd", "tensorflow", "bigdl", "tree_easgd", "dpsgd", "torus"),
     ),
-    Rule("R10", "many workers", _many, _says_many, f"{BEN_NUN}, section 7.2"),
+    Rule(
+        "R10", "many workers", _many, _says_many,
+        f"{BEN_NUN}, section 7.2",
+        ("slowmo", "local_sgd", "diloco"),
+    ),
     Rule("R11", "whatever is compared", _always, _says_compare, f"{LANGER}, section 4.3"),
 )  # fmt: skip
 """In the order in which they decide."""
