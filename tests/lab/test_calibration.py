@@ -7,6 +7,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from fast.engine import LocalEngine
 from fast.errors import UsageError
 from fast.lab import Budget, Plan, Real, load_task, simulate_task
 from fast.lab import training as lab_training
-from fast.lab.calibration import Effort, Measurements, cluster_of, load_of_others, measure
+from fast.lab.calibration import Effort, Measurements, cluster_of, load_of_others, measure, probing
 from fast.lab.calibration.fitting import Line, Spread, after_the_last, fit_line
 from fast.lab.calibration.measuring import Crowd, waits_of
 from fast.lab.calibration.words import found_in_words, warnings
@@ -91,6 +92,25 @@ def test_waits_are_told_from_all_else() -> None:
         Slice(WAIT, 22, 7),
     ]
     assert waits_of(Excerpt("worker 0", slices=slices)) == [10, 7]
+
+
+def test_nobody_is_timed_on_a_shared_core_after_a_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers settle before every repetition, and the trials in which they sleep come after all others."""
+    done: list[str] = []
+    bench = SimpleNamespace(me=SimpleNamespace(workers=(0, 1, 2), id=0), meet=lambda: None)
+    for name in ("steps", "waking", "means", "fanning"):
+        monkeypatch.setattr(probing.trials, name, lambda *_, rest_s=0.0, **__: {})
+    monkeypatch.setattr(probing.trials, "spinning", dict)
+    monkeypatch.setattr(probing.trials, "settle", lambda _: done.append("settled"))
+    monkeypatch.setattr(probing, "_bench", lambda told: bench)
+    monkeypatch.setattr(probing, "current_seat", lambda: None)
+    monkeypatch.setattr(probing, "close_sessions", lambda seat: None)
+    monkeypatch.setattr(probing, "_add", lambda found, times: None)
+    orders = {"task": "digits", "cores": 2, "repetitions": 2, "rounds": 1, "sizes": [4096]}
+    names = list(probing.probe(orders))
+    sleeping = [name for name in names if name.startswith("waking after") or name == "rested"]
+    assert len(done) == 3 and len(sleeping) == len(probing.trials.NAPS_S) + 1
+    assert names[-len(sleeping) :] == sleeping
 
 
 # The model

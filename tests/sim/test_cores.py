@@ -171,19 +171,9 @@ class MeanOfTwo(Strategy):
 def test_who_is_woken_needs_a_core_before_it_goes_on(strategy, second_ms):
     """Three workers on one core compute 2 ms each. What worker 0 waits for is there after 4 ms, when worker 1 has
     computed; but then it is the third one's turn, which came before it. In a mean worker 1 waits as well."""
-    records = []
     work = Work(cores=1, slice_s=1.0, means=((2, 1, 0.0), (2, 10_000, 0.0)))
-    simulation = PROBLEM.simulation(
-        strategy,
-        PROBLEM.batches(3, 1),
-        network=None,
-        compute=None,
-        cluster=Cluster(Compute(2e-3), ONE_HOST, work),
-        observers=[records.append],
-    )
-    simulation.run()
-    stepped = {r.who: r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"}
-    assert stepped == {0: 6.0, 1: second_ms, 2: 6.0}
+    cluster = Cluster(Compute(2e-3), ONE_HOST, work)
+    assert stepped_ms(strategy, 3, cluster) == {0: 6.0, 1: second_ms, 2: 6.0}
 
 
 def test_who_has_slept_needs_a_core_too():
@@ -207,32 +197,28 @@ class Tidying(Strategy):
             me.send(letter.sender, me.weights, "ask")
 
 
-def test_what_comes_while_a_server_is_at_work_is_seen_afterwards():
-    """It works for 5 ms, the letter comes after 2 ms: it is answered after the turn that follows."""
+def stepped_ms(strategy, workers, cluster):
+    """By worker when its only step was over."""
     records = []
     simulation = PROBLEM.simulation(
-        Tidying(),
-        PROBLEM.batches(1, 1),
+        strategy,
+        PROBLEM.batches(workers, 1),
         network=None,
         compute=None,
-        cluster=Cluster(Compute(2e-3), ONE_HOST, Work(op_s=5e-3)),
+        cluster=cluster,
         observers=[records.append],
     )
     simulation.run()
-    assert [r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"] == [10.0]
+    return {r.who: r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"}
+
+
+def test_what_comes_while_a_server_is_at_work_is_seen_afterwards():
+    """It works for 5 ms, the letter comes after 2 ms: it is answered after the turn that follows."""
+    cluster = Cluster(Compute(2e-3), ONE_HOST, Work(op_s=5e-3))
+    assert stepped_ms(Tidying(), 1, cluster) == {0: 10.0}
 
 
 def test_going_on_after_a_wait_takes_time_and_nothing_else_does():
     """Worker 1, which finds the letter when it comes, doesn't wait; worker 0 waits for the answer."""
-    records = []
-    simulation = PROBLEM.simulation(
-        Echo(),
-        PROBLEM.batches(2, 1),
-        network=None,
-        compute=None,
-        cluster=Cluster(Compute(2e-3, workers_s={1: 4e-3}), ONE_HOST, Work(wake_s=1e-3)),
-        observers=[records.append],
-    )
-    simulation.run()
-    stepped = {r.who: r.at_ns / 1e6 for r in records if type(r).__name__ == "Stepped"}
-    assert stepped == {0: 5.0, 1: 4.0}
+    cluster = Cluster(Compute(2e-3, workers_s={1: 4e-3}), ONE_HOST, Work(wake_s=1e-3))
+    assert stepped_ms(Echo(), 2, cluster) == {0: 5.0, 1: 4.0}
