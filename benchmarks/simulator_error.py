@@ -3,10 +3,10 @@
 Before the cells of a model and a number of workers the machine is calibrated as `fast calibrate` does it, with the
 model's size and the workers that the cells have; nothing is fitted to the cells. What a sleep takes longer than told is
 added to the pace. A repetition of every cell comes after another; each real run is simulated with its own seed and with
-the calibration that was made shortly before it, because the machine's weather changes. What is reported of a cell is
-the median of the errors of its runs, not the error of two medians: weather that lasts for a repetition is in both of
-its times and cancels. A real run is made again if the machine is not as fast before and after it as it was when it was
-calibrated.
+the calibration that was made shortly before it, in the weather that was around it: how fast cores compute, and how
+much slower they are after a sleep, is looked at before and after every run, without any strategy, and compared with
+what it was around the calibration (`truth/weather.py`; `--as-calibrated` leaves that out). What is reported of a cell
+is the median of the errors of its runs, not the error of two medians.
 
 With `--json FILE` what was measured is kept there, and a run that was ended goes on where it was.
 """
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ from fast.lab.surroundings import cores
 from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute, parse_straggler
 from fast.sim.cluster import read_cluster, to_toml
+from truth.weather import Weather, barometer
 
 STRATEGIES = (
     "allreduce", "local_sgd(tau=4)", "dpsgd", "sgp", "ssp(bound=0)", "ssp", "torus", "gossip(p=0.5)",
@@ -62,9 +63,6 @@ MEDIAN_LIMIT, WORST_LIMIT, OUTSIDE_LIMIT = 0.10, 0.30, 0.25
 OUTSIDE_SHARE = 0.4
 QUIET_CORES = 0.2
 """So much may something else use of this machine when a real run begins."""
-MOOD, MOOD_S, MOOD_TRIES = 0.15, 0.3, 4
-"""So far from what it was may the time of a gradient be around a run; how long that is looked at; how many runs at most
-are made until it is so."""
 
 
 # The tasks: data is noise, because only time is looked at
@@ -172,6 +170,14 @@ class Time:
         return self.outside_s / self.step_s
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A real run, and the weather around it."""
+
+    time: Time
+    weather: Weather
+
+
 def time_of(run: Run) -> Time:
     """From the records of all workers, without the first steps."""
     parts = [_parts(report.excerpt) for report in run.workers]
@@ -263,11 +269,15 @@ def simulated(cell: Cell, cluster: Cluster, seed: int) -> Time:
 
 
 def simulations(
-    grounds: Mapping[str, Ground], times: Mapping[Cell, Sequence[Time]]
+    grounds: Mapping[str, Ground], times: Mapping[Cell, Sequence[Seen]], *, as_calibrated: bool
 ) -> dict[Cell, list[Time]]:
     """Of every real run, several at a time: simulated time doesn't mind."""
     runs = [(cell, seed) for cell, each in times.items() for seed in range(len(each))]
-    clusters = [grounds[cell.where].cluster(cell, seed) for cell, seed in runs]
+    weathers = [Weather() if as_calibrated else each.weather for own in times.values() for each in own]
+    clusters = [
+        weather.over(grounds[cell.where].cluster(cell, seed))
+        for (cell, seed), weather in zip(runs, weathers, strict=True)
+    ]
     spawn, found = multiprocessing.get_context("spawn"), {cell: list[Time]() for cell in times}
     with ProcessPoolExecutor(cores(), spawn, torch.set_num_threads, (1,)) as pool:
         cells, seeds = zip(*runs, strict=True)
@@ -277,7 +287,7 @@ def simulations(
 
 
 def measured(
-    times: dict[Cell, list[Time]],
+    times: dict[Cell, list[Seen]],
     grounds: dict[str, Ground],
     repetitions: int,
     effort: Effort,
@@ -285,86 +295,25 @@ def measured(
 ) -> None:
     """All cells once, and then all of them again: what disturbs the machine for a minute hits each of them once. What
     is in `times` already isn't measured any more; `keep` is called after each ground."""
-    with Mood() as mood:
+    with barometer() as weather:
         for repetition in range(repetitions):
-            for where, group in itertools.groupby(times, key=lambda cell: (cell.where, cell.ground)):
+            for (where, _), group in itertools.groupby(times, key=lambda cell: (cell.where, cell.ground)):
                 some = list(group)
                 if all(len(times[cell]) > repetition for cell in some):
                     continue
                 wait_for_quiet()
-                grounds[where[0]].calibrate(some[0], effort)
-                mood.keep(some[0].model)
+                calibrate = functools.partial(grounds[where].calibrate, some[0], effort)
+                weather.while_(calibrate, TASKS[some[0].model])
                 for cell in some:
                     wait_for_quiet()
-                    train = functools.partial(grounds[where[0]].train, cell, repetition)
-                    last = mood.steady(train)
-                    times[cell].append(last)
+                    run, found = weather.around(functools.partial(grounds[where].train, cell, repetition))
+                    last = time_of(run)
+                    times[cell].append(Seen(last, found))
                     harness.note(
-                        f"repetition {repetition + 1}: {cell.group}, {cell.strategy}: "
-                        f"{last.step_s * 1e3:.2f} ms, {100 * last.share:.0f} % outside"
+                        f"repetition {repetition + 1}: {cell.group}, {cell.strategy}: {last.step_s * 1e3:.2f} ms, "
+                        f"{100 * last.share:.0f} % outside; computing x {found.computing:.2f}, cold x {found.cold:.2f}"
                     )
                 keep()
-
-
-class Mood:
-    """How fast this machine is at the moment. Whoever shares the hardware with a virtual one slows it down by half for
-    minutes, and nothing that runs here tells of it: so a real run counts if the machine is, before and after it, as
-    fast as it was after the calibration. That is asked with all cores computing, which is when it shows."""
-
-    def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._pools = [ProcessPoolExecutor(1, spawn, torch.set_num_threads, (1,)) for _ in range(cores())]
-        self._model, self._usual_s = "", math.inf
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pool in self._pools:
-            pool.shutdown()
-
-    def keep(self, model: str) -> None:
-        """It is to stay as it is now. The first look is only there to load what it needs."""
-        self._model = model
-        self._now_s()
-        self._usual_s = self._now_s()
-
-    def steady(self, train: Callable[[], Run]) -> Time:
-        """Of some tries the first one around which the machine was the same, else the one with the least change."""
-        tries: list[tuple[float, Time]] = []
-        for _ in range(MOOD_TRIES):
-            before = self._change()
-            found = time_of(train())
-            tries.append((max(before, self._change()), found))
-            if tries[-1][0] < MOOD:
-                return found
-        change, found = min(tries, key=lambda each: each[0])
-        harness.note(f"the machine's speed was {100 * change:.0f} % off what it was when it was calibrated")
-        return found
-
-    def _change(self) -> float:
-        return abs(self._now_s() / self._usual_s - 1)
-
-    def _now_s(self) -> float:
-        asked = [pool.submit(_computing_s, self._model) for pool in self._pools]
-        return statistics.fmean(each.result() for each in asked)
-
-
-def _computing_s(model: str) -> float:
-    """Of a gradient, while the other cores compute too."""
-    task, own, batch = _ready(model)
-    times = []
-    while sum(times) < MOOD_S:
-        began = time.perf_counter()
-        task.loss(own, batch).backward()
-        times.append(time.perf_counter() - began)
-    return statistics.fmean(times)
-
-
-@functools.cache
-def _ready(model: str) -> tuple[Task, nn.Module, Any]:
-    task = load_task(TASKS[model])
-    return task, task.model(), task.batch(range(task.batch_size))
 
 
 def wait_for_quiet() -> None:
@@ -394,7 +343,8 @@ class Row:
     """Medians over the runs, each against its own simulation."""
 
 
-def row_of(cell: Cell, times: Sequence[Time], models: Sequence[Time]) -> Row:
+def row_of(cell: Cell, seen: Sequence[Seen], models: Sequence[Time]) -> Row:
+    times = [each.time for each in seen]
     steps, pairs = [each.step_s for each in times], list(zip(times, models, strict=True))
     return Row(
         cell,
@@ -520,17 +470,20 @@ def options() -> argparse.Namespace:
         type=Path,
         help="simulate the cells of such a file again, without real runs",
     )
+    parser.add_argument(
+        "--as-calibrated", action="store_true", help="simulate without a look at the weather around the runs"
+    )
     return parser.parse_args()
 
 
 # What is kept
 
 
-def kept(file: Path | None, cells: Sequence[Cell]) -> tuple[dict[Cell, list[Time]], Models]:
+def kept(file: Path | None, cells: Sequence[Cell]) -> tuple[dict[Cell, list[Seen]], Models]:
     """What a file has of these cells, ground by ground: repetitions that are whole, measured as they would be now."""
     data = json.loads(file.read_text()) if file is not None and file.exists() else {"models": {}, "rows": []}
     found = {Cell(**row["cell"]): row for row in data["rows"]}
-    times: dict[Cell, list[Time]] = {}
+    times: dict[Cell, list[Seen]] = {}
     models: Models = {}
     for ground, group in itertools.groupby(cells, key=lambda cell: cell.ground):
         own = {cell: found.get(cell, {"times": []}) for cell in group}
@@ -538,14 +491,18 @@ def kept(file: Path | None, cells: Sequence[Cell]) -> tuple[dict[Cell, list[Time
             row.get("pace_s") == cell.pace_s and row.get("steps") == cell.steps for cell, row in own.items()
         )
         whole = min(len(row["times"]) for row in own.values()) if same else 0
-        times |= {cell: [Time(**each) for each in row["times"][:whole]] for cell, row in own.items()}
+        times |= {cell: [_seen(each) for each in row["times"][:whole]] for cell, row in own.items()}
         models[ground] = data["models"].get(ground, [])[:whole]
     return times, models
 
 
+def _seen(data: dict[str, Any]) -> Seen:
+    return Seen(Time(**data["time"]), Weather(**data["weather"]))
+
+
 def keep(
     file: Path | None,
-    times: Mapping[Cell, Sequence[Time]],
+    times: Mapping[Cell, Sequence[Seen]],
     models: Models,
     rows: Sequence[Row] = (),
     summary: Summary | None = None,
@@ -592,7 +549,7 @@ def main() -> None:
     times = {cell: own for cell, own in times.items() if own}
     if not times:
         sys.exit(f"--again {asked.again}: nothing that it has was measured as it would be now")
-    simulated_times = simulations(grounds, times)
+    simulated_times = simulations(grounds, times, as_calibrated=asked.as_calibrated)
     rows = [row_of(cell, each, simulated_times[cell]) for cell, each in times.items()]
     summary = summary_of(rows)
     show(rows, summary)

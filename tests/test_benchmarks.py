@@ -6,6 +6,7 @@ import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,8 @@ from fast.errors import UsageError
 from fast.lab import Budget, load_task, simulate_task
 from fast.lab.judging import Judge
 from fast.loop.loading import strategy_from
+from fast.sim import Cluster, Compute
+from fast.sim.cluster import Work
 from fast.strategies.catalogue import catalogue
 
 
@@ -35,7 +38,8 @@ def script(name: str) -> ModuleType:
 
 
 scores, slow, moments = script("preset_scores"), script("slow_links"), script("moments")
-error = script("simulator_error")
+error, weather = script("simulator_error"), script("truth.weather")
+FAIR = weather.Weather()
 
 
 # Climbing a grid
@@ -351,7 +355,7 @@ def test_the_table_has_a_cell_for_every_choice() -> None:
 def test_weather_that_lasts_for_a_repetition_is_in_both_times_and_cancels() -> None:
     """The machine was half as fast in one repetition, and as fast as before in the calibration of another."""
     cell = error.Cell("1.9 M", 2, None, "allreduce")
-    real = [error.Time(step, step / 2) for step in (1.0, 2.0, 1.0)]
+    real = [error.Seen(error.Time(step, step / 2), FAIR) for step in (1.0, 2.0, 1.0)]
     model = [error.Time(step, step / 4) for step in (1.1, 2.0, 2.0)]
     row = error.row_of(cell, real, model)
     assert row.error == pytest.approx(0.1) and row.outside_error == pytest.approx(-0.45)
@@ -364,14 +368,51 @@ def test_what_was_measured_of_the_simulators_error_is_kept(
     """Repetitions of a ground that are whole; and nothing that was measured at another pace."""
     cells, file = error.grid(quick=True), tmp_path / "error.json"
     two, four = (sorted({cell.ground for cell in cells})[place] for place in (0, 1))
-    times = {cell: [error.Time(1.0, 0.5)] * (2 if cell.ground == two else 1) for cell in cells}
+    seen = error.Seen(error.Time(1.0, 0.5), weather.Weather(1.5, 2.0))
+    times = {cell: [seen] * (2 if cell.ground == two else 1) for cell in cells}
     last = [cell for cell in cells if cell.ground == two][-1]
     times[last] = times[last][:1]  # it was ended in the middle of a repetition
     error.keep(file, times, {two: [{"n": 1}, {"n": 2}], four: [{"n": 3}]})
     found, models = error.kept(file, cells)
     assert {len(own) for own in found.values()} == {1} and list(found) == cells
-    assert models == {two: [{"n": 1}], four: [{"n": 3}]}
+    assert models == {two: [{"n": 1}], four: [{"n": 3}]} and found[cells[0]] == [seen]
     monkeypatch.setitem(error.PACES_S["64-64-10"], 4, 1.0)
     found, models = error.kept(file, cells)
     assert {cell.ground for cell, own in found.items() if own} == {two} and models[four] == []
     assert error.kept(tmp_path / "none", cells)[1] == {two: [], four: []}
+
+
+def test_other_weather_scales_computing_and_cold_caches_each_by_its_own() -> None:
+    servers = Work(apply_s=0.1)
+    work = Work(0.2, op_rate=30.0, means=((2, 8, 0.5),), cold=((1.0, 0.3),), warm_s=2.0, servers=servers)
+    calm = Cluster(Compute(step_s=4.0), work=work)
+    stormy = weather.Weather(1.5, 3.0).over(calm)
+    assert isinstance(stormy.compute, Compute) and stormy.compute.step_s == 6.0
+    assert stormy.work.turn_s == pytest.approx(0.3) and stormy.work.op_rate == 20.0
+    assert stormy.work.means == ((2, 8, 0.75),) and stormy.work.warm_s == 3.0
+    assert stormy.work.cold == ((1.0, pytest.approx(0.9)),)
+    assert stormy.work.servers is not None and stormy.work.servers.apply_s == pytest.approx(0.15)
+    assert FAIR.over(calm) == calm
+
+
+class Scripted:
+    """Instead of a process that computes: what it will have seen."""
+
+    def __init__(self, *looks: tuple[float, float]) -> None:
+        self._looks = iter(looks)
+
+    def submit(self, *_: object) -> Future[tuple[float, float]]:
+        done = Future[tuple[float, float]]()
+        done.set_result(next(self._looks))
+        return done
+
+
+def test_a_run_is_made_again_until_the_weather_stays_and_is_compared_with_the_calibration() -> None:
+    """Looks: to load, before and after the calibration (2 and 4: 3), after each of three tries."""
+    looks = [(9.0, 9.0), (2.0, 1.0), (4.0, 1.0), (8.0, 1.0), (6.0, 2.0), (6.6, 4.0), (6.6, 4.0)]
+    glass, runs = weather.Barometer([Scripted(*looks)]), iter(range(9))
+    glass.while_(lambda: None, "task")
+    assert glass.around(lambda: next(runs)) == (2, weather.Weather(pytest.approx(6.3 / 3), 3.0)), (
+        "4, 8, 6 then 6.6"
+    )
+    assert glass.around(lambda: next(runs)) == (3, weather.Weather(pytest.approx(6.6 / 3), 4.0))

@@ -80,6 +80,10 @@ def test_a_trial_is_judged_like_a_run_on_the_data_it_is_given() -> None:
     trial = judge_trial(asked, SETTING, run([tick(1.0, BEST, samples=5), tick(2.0, WORST, samples=9)]))
     assert (trial.time_to_target_s, trial.samples_to_target, trial.score) == (2.0, 9, 1.0)
     assert (trial.strategy, trial.rate) == ("ssp(bound=3)", 0.5)
+    assert trial.held
+    fallen = judge_trial(asked, SETTING, run([tick(1.0, WORST, samples=5)], final=BEST))
+    assert fallen.samples_to_target == 5 and not fallen.held
+    assert judge_trial(asked, SETTING, run([tick(1.0, BEST)], final=BEST)).held, "it had nothing to lose"
 
 
 def test_a_goal_looks_no_further_than_the_tick_that_reaches_it() -> None:

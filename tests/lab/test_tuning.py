@@ -65,6 +65,13 @@ def test_the_best_reaches_the_target_soonest_and_else_scores_highest() -> None:
     assert Tuning(ASKED, [trial(1.0, 20), trial(2.0, 20)]).chosen.rate == 1.0, "of equal ones the first"
 
 
+def test_who_falls_below_the_target_again_comes_after_all_who_stay() -> None:
+    lucky = Trial(ASKED, 4.0, score=0.71, samples_to_target=20, samples_per_s=100.0, held=False)
+    late = trial(1.0, 30, score=0.95)
+    assert Tuning(ASKED, [lucky, late]).chosen is late
+    assert Tuning(ASKED, [lucky, trial(1.0, score=0.9)]).chosen is lucky, "before one that was never there"
+
+
 def test_a_trial_during_which_the_machine_was_busy_is_not_held_against_its_rate() -> None:
     """One call takes as long per sample at any rate; another call is judged by its own speed."""
     busy = Trial(ASKED, 1.0, 0.9, samples_to_target=100, samples_per_s=10.0)

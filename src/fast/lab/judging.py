@@ -103,6 +103,7 @@ def judge_trial(question: Question, setting: Setting, run: Run) -> Trial:
         time_to_target_s=reached.at_s if reached else None,
         samples_to_target=reached.samples if reached else None,
         samples_per_s=_throughput(run),
+        held=reached is None or (score is not None and score >= question.target),
         diverged=score is None,
     )
 

@@ -48,6 +48,8 @@ class Trial(msgspec.Struct, frozen=True):
     time_to_target_s: float | None = None
     samples_to_target: int | None = None
     samples_per_s: float | None = None
+    held: bool = True
+    """Whether the last model was still as good as the target, where one before it was."""
     diverged: bool = False
     error: str | None = None
 
@@ -56,14 +58,15 @@ class Trial(msgspec.Struct, frozen=True):
         return Setting(self.strategy, self.rate)
 
     def worth(self, trials: Sequence[Trial]) -> tuple[float, ...]:
-        """Among these trials; larger is better: reaching the target soon, else a high score at the end."""
+        """Among these trials; larger is better: reaching the target soon, else a high score at the end. Who falls
+        below it again reached it by luck, which another seed may not have: after all who stay there."""
         if self.error is not None or self.score is None:
             return (0.0,)
         if self.samples_to_target is None:
             return (1.0, self.score)
         known = [each.samples_per_s for each in trials if each.strategy == self.strategy]
         fastest = max((speed for speed in known if speed is not None), default=1.0)
-        return (2.0, -self.samples_to_target / fastest, self.score)
+        return (3.0 if self.held else 2.0, -self.samples_to_target / fastest, self.score)
 
 
 class Tuning(msgspec.Struct, frozen=True):
