@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from fast.adapters.optimizer_spec import describe, shards_of
 from fast.adapters.parameters import choose, others, widest
 from fast.adapters.row_optimizer import Recipe, RowOptimizer
+from fast.adapters.stacked_linear import StackedLinear
 from fast.adapters.stepping import check_optimizer, cloned
 from fast.errors import UsageError
 from fast.view import Layout, Segment
@@ -116,7 +117,8 @@ class Rows:
         is that of each; backward outside of `vmap` spares it the way through its layers."""
         leaves = [_columns(weights, s).view(len(weights), *s.shape).detach().requires_grad_() for s in used]
         named = {f"model.{s.name}": leaf for s, leaf in zip(used, leaves, strict=True)}
-        total = self._losses(named, batch).sum()
+        with StackedLinear():
+            total = self._losses(named, batch).sum()
         found = torch.autograd.grad(total, leaves, materialize_grads=True)
         return {s.name: gradient for s, gradient in zip(used, found, strict=True)}
 

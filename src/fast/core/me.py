@@ -412,12 +412,9 @@ class Me(Shards, Together):
         wanted = tuple(peers)
         self.check_known(wanted)
         await self.world.wait(tag, wanted, Need.ALL)
-        got = {}
-        for peer in wanted:
-            letter = self.world.take_one(tag, peer)
-            if letter is not None:
-                got[peer] = letter
-        read = dict(zip(got, self._read(list(got.values())), strict=True))
+        take_one = self.world.take_one
+        taken = [letter for peer in wanted if (letter := take_one(tag, peer)) is not None]
+        read = {letter.sender: letter for letter in self._read(taken)}
         gone = () if len(read) == len(wanted) else tuple(peer for peer in wanted if peer not in read)
         return read, gone
 
