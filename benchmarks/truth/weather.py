@@ -30,9 +30,9 @@ from fast.sim import Cluster, Compute
 LOOK_S = 0.3
 """How long a look at the weather computes without a pause; then as long with naps."""
 NAPS_S = (0.002, 0.008)
-MOST = 4.0
-"""Cold caches are taken to cost at most so many times as much, or as little, as they did: what they cost is a small
-difference of large times, and half a second can't tell more."""
+TOLD = 0.1
+"""What a nap costs is told from noise where it is at least this share of a gradient; where it isn't, it stays as it was
+calibrated, and matters little."""
 STEADY, TRIES = 0.25, 3
 """By so much may a gradient take longer after a run than before it; else it is made again, so many times at most."""
 
@@ -66,9 +66,11 @@ class Weather:
         """
         >>> Weather.of(Look(0.003, 0.001), Look(0.002, 0.004))
         Weather(computing=1.5, cold=0.25)
+        >>> Weather.of(Look(0.003, 0.0001), Look(0.002, 0.004))
+        Weather(computing=1.5, cold=1.0)
         """
-        cold = now.cold_s / then.cold_s if min(now.cold_s, then.cold_s) > 0 else 1.0
-        return Weather(now.computing_s / then.computing_s, max(1 / MOST, min(MOST, cold)))
+        told = all(look.cold_s > TOLD * look.computing_s for look in (now, then))
+        return Weather(now.computing_s / then.computing_s, now.cold_s / then.cold_s if told else 1.0)
 
     def over(self, cluster: Cluster) -> Cluster:
         """The same machine in this weather."""

@@ -61,6 +61,8 @@ class Labour(Enum):
     """Handing over one letter, to any number of peers; bytes of its tensor."""
     READ = "read"
     """Taking one letter; bytes of its tensor."""
+    TAKE = "take"
+    """The same with a letter that was noticed before, when there was nothing else to do."""
     MERGE = "merge"
     """One operation on tensors of the strategy's own; bytes that it reads and writes."""
     TURN = "turn"

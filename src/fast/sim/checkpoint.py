@@ -25,6 +25,7 @@ def save(participant: Participant) -> dict[str, Any]:
         "samples": me.replica.samples,
         "present": me.replica.present,
         "letters": [_own(letter) for letter in world.inbox.mailbox.letters()],
+        "noticed": dict(world.inbox.noticed),
         "remaining": dict(world.performer.remaining),
         "random": world.random.getstate(),
         "batches_taken": participant.batches_taken,
@@ -43,6 +44,7 @@ def load(participant: Participant, saved: dict[str, Any]) -> None:
     me.replica.samples, me.replica.present = saved["samples"], saved["present"]
     for letter in saved["letters"]:
         world.inbox.mailbox.deliver(_own(letter))
+    world.inbox.noticed.update(saved["noticed"])
     world.performer.remaining.update(saved["remaining"])
     world.random.setstate(saved["random"])
     participant.started, participant.standing = saved["started"], saved["standing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import final
 
@@ -64,6 +65,11 @@ class Inbox:
         """Of the flat tensors that a sender's letters hold."""
         self._intake = Intake(known, lambda sender: self.layout_of(sender))
         self.waiting: LetterWait | NewsWait | Overtakable | None = None
+        self.noticing = False
+        """Whether it matters who notices what, because reading takes time."""
+        self.noticed: Counter[tuple[str, int]] = Counter()
+        """By tag and sender, how many unread letters came while their reader waited for others: by the time that it has
+        all, it has looked at these."""
         self._events = events
 
     def deliver(self, letter: Letter) -> None:
@@ -73,6 +79,15 @@ class Inbox:
             self.mailbox.deliver(whole)
             if self.waiting is not None:
                 self._hear(self.waiting, whole.sender, whole.tag)
+                if self.noticing and isinstance(self.waiting, LetterWait) and not self.waiting.over:
+                    self.noticed[whole.tag, whole.sender] += whole.letters
+
+    def was_noticed(self, letter: Letter) -> bool:
+        """Whether this one, which is being read, had been looked at before."""
+        before = self.noticed.pop((letter.tag, letter.sender), 0)
+        if before > letter.letters:
+            self.noticed[letter.tag, letter.sender] = before - letter.letters
+        return before >= letter.letters
 
     def hear_gone(self, peer: int) -> None:
         """`peer` has left and nothing of it is on its way here."""

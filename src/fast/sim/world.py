@@ -94,6 +94,7 @@ class SimWorld(World):
         self._memory = Memory(self, surroundings.windows, surroundings.post.traffic)
         self._spoil, self._taken = surroundings.spoil_letters, list[Letter]()
         self._reading_shows = self._work_takes_time or self._spoil
+        inbox.noticing = self._work_takes_time
         self._plain: set[tuple[str, torch.dtype, int] | None] = set()
         """Kinds of letters whose header has the usual size, whatever their numbers are."""
         self.performer = Performer(self)
@@ -164,11 +165,14 @@ class SimWorld(World):
                 self._cores.give_back(self.id)
                 raise
 
-    async def wake(self) -> None:
-        """After a wait or a sleep: nobody goes on without a core, and nobody keeps one who has nothing to do."""
+    async def wake(self, slept_ns: int) -> None:
+        """After a wait or a sleep: nobody goes on without a core, and nobody keeps one who has nothing to do. A core
+        on which others have worked meanwhile is as fast as ever; one that was idle too is slow at first."""
         if self._cores is not None and not self.polled and not self.over:
             await self.take_core()
+            slept_ns = min(slept_ns, self._cores.idle_ns(self.id))
             self._cores.rests(self.id)
+        self.effort.slept(slept_ns)
 
     def outgoing(self, tensor: Tensor) -> Tensor:
         return tensor if self._faults is None else self._faults.sent_by(self.id, tensor, self.now())
@@ -238,7 +242,8 @@ class SimWorld(World):
 
     def _read(self, letter: Letter) -> None:
         if self._work_takes_time:
-            self.effort.charge(Labour.READ, letter.tensor.nbytes)
+            known = self.inbox.was_noticed(letter)
+            self.effort.charge(Labour.TAKE if known else Labour.READ, letter.tensor.nbytes)
         if self._spoil:
             letter.tensor = letter.tensor.clone()
             self._taken.append(letter)
@@ -275,9 +280,8 @@ class SimWorld(World):
         finally:
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
-        self.effort.slept(self._events.now_ns - since_ns)
+        await self.wake(self._events.now_ns - since_ns)
         self.effort.charge(Labour.WAKE, 0)
-        await self.wake()
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -345,9 +349,8 @@ class SimWorld(World):
         self.suspensions += 1
         await wait
         closed_ns = max(since_ns, wait.closed_ns)
-        self.effort.slept(closed_ns - since_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
-        await self.wake()
+        await self.wake(closed_ns - since_ns)
         wait.took_ns = self.now() - closed_ns
 
     # Computing

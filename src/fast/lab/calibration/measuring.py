@@ -54,6 +54,10 @@ class Crowd:
     computing: Spread
     """By what each process really ran, so that waiting for a core is not in it; likewise the turn."""
     turn: Spread
+    alone_s: float | None
+    """Both together with as many of these workers as there are cores while the others sleep, in turn with all of them:
+    on a machine that others use too, what was measured in another job a minute ago is no measure. None if they are no
+    more than that."""
     waking: dict[float, Spread]
     """A whole step, turn and optimizer, by how long was slept before it: with more workers than cores
     others have used the core meanwhile."""
@@ -208,11 +212,18 @@ def _crowd(results: Results, sizes: Sequence[int]) -> Crowd:
         workers=len(results),
         computing=_spread(results, "together", "computing, run"),
         turn=_spread(results, "together", "turn, run"),
+        alone_s=_alone_s(results),
         waking=_wakings(results),
         means={nbytes: _mean(results, f"means of {nbytes}") for nbytes in sizes},
         to_all=_spread(results, "fanning", "all") if len(results) > 2 else None,
         run=Spread.of(runs) if runs else None,
     )
+
+
+def _alone_s(results: Results) -> float | None:
+    if "few" not in results[0]:
+        return None
+    return sum(_spread(results, "few", what).median_s for what in ("computing, run", "turn, run"))
 
 
 def _wakings(results: Results) -> dict[float, Spread]:

@@ -89,11 +89,10 @@ def coldness(waking: dict[float, Spread]) -> tuple[tuple[float, float], ...]:
 
 def crowding(found: Measurements) -> tuple[tuple[int, float], ...]:
     """By how much computing and a turn take longer where more workers than cores share the caches."""
-    usual = found.usual.computing.median_s + found.usual.turn.median_s
     return tuple(
-        (crowd.workers, _digits(max(1.0, (crowd.computing.median_s + crowd.turn.median_s) / usual)))
+        (crowd.workers, _digits(max(1.0, (crowd.computing.median_s + crowd.turn.median_s) / crowd.alone_s)))
         for crowd in found.crowds
-        if crowd.workers > found.cores
+        if crowd.alone_s is not None
     )
 
 

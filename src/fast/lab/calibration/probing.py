@@ -77,6 +77,8 @@ def _trials(bench: Bench, told: Orders) -> Iterator[Trial]:
     everybody = len(bench.me.workers)
     crowded = everybody > told.cores
     yield "together", True, partial(trials.steps, bench)
+    if crowded:
+        yield "few", bench.me.id < told.cores, partial(trials.steps, bench)
     for nbytes in told.sizes:
         yield (
             f"means of {nbytes}",

@@ -98,6 +98,8 @@ class Work:
                 seconds = own.send_s + nbytes / own.send_rate + (receivers - 1) * own.message_s
             case Labour.READ:
                 seconds = own.read_s + nbytes / own.read_rate
+            case Labour.TAKE:
+                seconds = nbytes / own.read_rate
             case Labour.WAKE:
                 seconds = own.wake_s
             case Labour.MERGE:
