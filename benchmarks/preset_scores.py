@@ -8,7 +8,7 @@ than a tenth of the run is cut to that, and what waits for the learning rate to 
 in the middle of the run.
 
 Rows are printed as they come. With `--json FILE` they are kept there too, and those that it already has are not
-measured again, so that a run that was ended goes on where it was. All of it takes about an hour.
+measured again, so that a run that was ended goes on where it was. All of it takes half an hour.
 """
 
 from __future__ import annotations
