@@ -224,41 +224,6 @@ def test_going_on_after_a_wait_takes_time_and_nothing_else_does():
     assert stepped_ms(Echo(), 2, cluster) == {0: 5.0, 1: 4.0}
 
 
-def test_how_long_a_core_had_been_idle():
-    """Two cores. Who comes back gets its own core if that is free; who has waited in the queue gets a busy one."""
-    events = Events()
-    cores = Cores(Work(cores=2), ONE_HOST, events)
-    granted, found = list[int](), list[int]()
-
-    def taken(who: int) -> None:
-        cores.take(who, lambda: granted.append(who))
-        found.append(cores.idle_ns(who))
-
-    for at_ns, act in (
-        (0, lambda: (taken(0), taken(1))),
-        (10, lambda: cores.give_back(0)),
-        (30, lambda: cores.give_back(1)),
-        (50, lambda: taken(1)),
-        (51, lambda: taken(2)),
-        (52, lambda: cores.take(3, lambda: granted.append(3))),
-        (60, lambda: cores.give_back(1)),
-    ):
-        events.at(at_ns, act)
-    while events:
-        events.run_next()
-    assert found == [0, 0, 20, 41] and granted == [3] and cores.idle_ns(3) == 0
-
-
-def test_a_core_on_which_others_worked_meanwhile_is_not_cold():
-    """Steps of 4 ms, padded to 9 ms, then 1 ms to apply, which takes 0.2 ms longer for each millisecond that the core
-    was idle before. Alone that is 5; with another worker on the same core 1, and nothing for who waits for it."""
-    cold = ((1e-3, 0.2e-3), (5e-3, 1e-3))
-    work = Work(apply_s=1e-3, cores=1, slice_s=1.0, cold=cold, warm_s=1e-3)
-    compute = Compute(4e-3, pace_s=9e-3)
-    assert computed_ms(Passes(), 1, 2, compute, work) == [(0, 9.0), (0, 20.0)]
-    assert computed_ms(Passes(), 2, 2, compute, work) == [(0, 9.0), (1, 14.2), (0, 19.2), (1, 24.2)]
-
-
 class Gathering(Strategy):
     """Worker 0 needs a letter of everybody else."""
 

@@ -13,8 +13,7 @@ from fast.sim.events import Action, Events
 
 @dataclass
 class _Host:
-    free: dict[int, int]
-    """Cores that nobody has, and since when."""
+    free: int
     queue: deque[tuple[int, Action]] = field(default_factory=deque)
 
 
@@ -33,10 +32,6 @@ class Cores:
         self._hosts: dict[int, _Host] = {}
         self._left_ns: dict[int, int] = {}
         """Who has a core, and how much of its slice is left."""
-        self._core: dict[int, int] = {}
-        """Which core each has, or had last: it goes back there if it can."""
-        self._idle_ns: dict[int, int] = {}
-        """How long the core that each has got last had been idle then."""
         self._stints: dict[int, int] = {}
         """How often each has worked; it tells whether somebody has gone on working."""
 
@@ -48,16 +43,9 @@ class Cores:
         if not host.free:
             host.queue.append((who, granted))
             return False
-        core = self._core.get(who)
-        if core not in host.free:
-            core = min(host.free, key=host.free.__getitem__)
-        self._idle_ns[who] = self._events.now_ns - host.free.pop(core)
-        self._core[who], self._left_ns[who] = core, self._slice_ns
+        host.free -= 1
+        self._left_ns[who] = self._slice_ns
         return True
-
-    def idle_ns(self, who: int) -> int:
-        """How long the core that it has had been idle when it got it."""
-        return self._idle_ns.get(who, 0)
 
     def stint_ns(self, who: int, work_ns: int) -> int:
         """How long it may work in one go, of so much work."""
@@ -90,16 +78,15 @@ class Cores:
             host.queue = deque(each for each in host.queue if each[0] != who)
         elif host.queue:
             next_, granted = host.queue.popleft()
-            self._left_ns[next_], self._core[next_] = self._slice_ns, self._core[who]
-            self._idle_ns[next_] = 0
+            self._left_ns[next_] = self._slice_ns
             self._events.soon(granted)
         else:
-            host.free[self._core[who]] = self._events.now_ns
+            host.free += 1
 
     def crowd(self, who: int) -> float:
         """How many work or want to work on this host, for each of its cores; at least 1."""
         host = self._host(who)
-        return max(1.0, (self._cores - len(host.free) + len(host.queue) + 1) / self._cores)
+        return max(1.0, (self._cores - host.free + len(host.queue) + 1) / self._cores)
 
     def _host(self, who: int) -> _Host:
-        return self._hosts.setdefault(self._network.host(who), _Host(dict.fromkeys(range(self._cores), 0)))
+        return self._hosts.setdefault(self._network.host(who), _Host(self._cores))

@@ -136,7 +136,8 @@ class Lives:
         if rest_ns > 0:
             began_ns = simulation.now_ns
             await self._spend(p, rest_ns)
-            await p.world.wake(simulation.now_ns - began_ns)
+            p.world.effort.slept(simulation.now_ns - began_ns)
+            await p.world.wake()
 
     def _spend(self, p: Participant, duration_ns: int) -> Awaitable[None]:
         """Let the time of a gradient pass, unless its step is overtaken before."""

@@ -165,14 +165,11 @@ class SimWorld(World):
                 self._cores.give_back(self.id)
                 raise
 
-    async def wake(self, slept_ns: int) -> None:
-        """After a wait or a sleep: nobody goes on without a core, and nobody keeps one who has nothing to do. A core
-        on which others have worked meanwhile is as fast as ever; one that was idle too is slow at first."""
+    async def wake(self) -> None:
+        """After a wait or a sleep: nobody goes on without a core, and nobody keeps one who has nothing to do."""
         if self._cores is not None and not self.polled and not self.over:
             await self.take_core()
-            slept_ns = min(slept_ns, self._cores.idle_ns(self.id))
             self._cores.rests(self.id)
-        self.effort.slept(slept_ns)
 
     def outgoing(self, tensor: Tensor) -> Tensor:
         return tensor if self._faults is None else self._faults.sent_by(self.id, tensor, self.now())
@@ -280,8 +277,9 @@ class SimWorld(World):
         finally:
             self.inbox.waiting = None
             self._post.waited(self.id, peers)
-        await self.wake(self._events.now_ns - since_ns)
+        self.effort.slept(self._events.now_ns - since_ns)
         self.effort.charge(Labour.WAKE, 0)
+        await self.wake()
 
     def _missing(self, tag: str, peers: tuple[int, ...], need: Need) -> tuple[int, ...]:
         """Who has neither written nor gone; nobody if that is already enough."""
@@ -349,8 +347,9 @@ class SimWorld(World):
         self.suspensions += 1
         await wait
         closed_ns = max(since_ns, wait.closed_ns)
+        self.effort.slept(closed_ns - since_ns)
         self._report_wait(wait.missing, "mean", since_ns, closed_ns)
-        await self.wake(closed_ns - since_ns)
+        await self.wake()
         wait.took_ns = self.now() - closed_ns
 
     # Computing
