@@ -390,15 +390,19 @@ class Row:
     epochs: float | None = None
     sent_bytes: float | None = None
     ratio: float | None = None
-    """So many times as fast as `allreduce`; the other one is against `allreduce` with its best codec."""
+    """So many times as fast as `allreduce`; the other one is against `allreduce` with its best codec, over the seeds
+    with which that one got there."""
     ratio_packed: float | None = None
+    seeds_s: tuple[float | None, ...] = ()
+    """To the target, seed by seed; None for one that never got there."""
 
 
 def row_of(cell: Cell, contestant: Contestant, setting: Outcome | None, runs: Sequence[Outcome]) -> Row:
     row = Row(cell.name, contestant.name, contestant.decentral)
     if setting is None:
         return row
-    row = replace(row, call=setting.job.call, rate=setting.job.rate)
+    seeds_s = tuple(None if each.reached is None else each.reached.at_s for each in runs)
+    row = replace(row, call=setting.job.call, rate=setting.job.rate, seeds_s=seeds_s)
     reached = [each.reached for each in runs if each.reached is not None]
     if len(reached) < len(runs):
         return row
@@ -435,16 +439,25 @@ def rows_of(
 
 def compared(rows: Sequence[Row]) -> list[Row]:
     """With both ratios, the fastest first."""
-    times = {row.name: row.at_s for row in rows}
+    named = {row.name: row for row in rows}
+    base, packed = (named.get(each.name, Row("", each.name, False)) for each in (BASE, PACKED))
     ratios = [
-        replace(
-            row,
-            ratio=_ratio(times.get(BASE.name), row.at_s),
-            ratio_packed=_ratio(times.get(PACKED.name), row.at_s),
-        )
+        replace(row, ratio=_ratio(base.at_s, row.at_s), ratio_packed=_ratio(*_both(packed, row)))
         for row in rows
     ]
     return sorted(ratios, key=lambda row: math.inf if row.at_s is None else row.at_s)
+
+
+def _both(one: Row, other: Row) -> tuple[float | None, float | None]:
+    """Their times: means over all seeds, or over those with which the first one got there, if the other always did."""
+    if one.at_s is not None or other.at_s is None:
+        return one.at_s, other.at_s
+    pairs = [
+        (a, b) for a, b in zip(one.seeds_s, other.seeds_s, strict=False) if a is not None and b is not None
+    ]
+    if not pairs:
+        return None, None
+    return statistics.fmean(a for a, _ in pairs), statistics.fmean(b for _, b in pairs)
 
 
 def _ratio(base_s: float | None, own_s: float | None) -> float | None:

@@ -209,6 +209,11 @@ def test_ratios_and_what_is_demanded() -> None:
     assert [row.name for row in rows] == [slow.PACKED.name, "fast", "slow", slow.BASE.name, "late"]
     assert rows[1].ratio == pytest.approx(100 / 9.5) and rows[1].ratio_packed == pytest.approx(9 / 9.5)
     assert rows[-1].ratio is None
+    packed = replace(blank, name=slow.PACKED.name, seeds_s=(8.0, None, 12.0))
+    other = replace(blank, name="fast", at_s=6.0, seeds_s=(4.0, 8.0, 6.0))
+    assert slow.compared([packed, other])[0].ratio_packed == 2.0, "over the seeds with which packed got there"
+    never = replace(packed, seeds_s=(None, None, None))
+    assert slow.compared([never, other])[0].ratio_packed is None
     assert slow.holds(slow.SLOW, rows)
     assert not slow.holds(slow.SLOW, [row for row in rows if row.name != "fast"]), "packed is not decentral"
     assert not slow.holds(slow.SLOW, [])
