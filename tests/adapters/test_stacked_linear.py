@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional as F
 
+from fast.adapters import stacked_linear
+from fast.adapters.rows import Rows
 from fast.adapters.stacked_linear import StackedLinear
 
 WORKERS, SAMPLES, INPUTS, OUTPUTS = 3, 5, 4, 2
@@ -57,3 +59,17 @@ def test_other_layers_stay_as_they_are() -> None:
         assert torch.equal(layer(images), layer(images))
         named = F.linear(images[0, 0], weight=torch.ones(2, 4))
     assert torch.equal(named, F.linear(images[0, 0], torch.ones(2, 4)))
+
+
+def test_rows_of_many_workers_are_computed_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, linear = list[torch.Size](), stacked_linear._linear
+
+    def watched(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen.append(weight.shape)
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(stacked_linear, "_linear", watched)
+    model = nn.Sequential(nn.Linear(INPUTS, 3), nn.Linear(3, OUTPUTS))
+    rows = Rows(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda own, x: own(x).sum(), WORKERS)
+    rows.evaluate(range(WORKERS), [torch.ones(SAMPLES, INPUTS)] * WORKERS)
+    assert seen == [(3, INPUTS), (OUTPUTS, 3)], "each layer once, for all workers"
