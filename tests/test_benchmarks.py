@@ -38,7 +38,8 @@ def script(name: str) -> ModuleType:
 
 
 scores, slow, moments = script("preset_scores"), script("slow_links"), script("moments")
-error, weather = script("simulator_error"), script("truth.weather")
+awake, cells, keeping = (script(f"truth.{name}") for name in ("awake", "cells", "keeping"))
+scoring, weather = script("truth.scoring"), script("truth.weather")
 FAIR = weather.Weather()
 
 
@@ -359,10 +360,10 @@ def test_the_table_has_a_cell_for_every_choice() -> None:
 
 def test_weather_that_lasts_for_a_repetition_is_in_both_times_and_cancels() -> None:
     """The machine was half as fast in one repetition, and as fast as before in the calibration of another."""
-    cell = error.Cell("1.9 M", 2, None, "allreduce")
-    real = [error.Seen(error.Time(step, step / 2), FAIR) for step in (1.0, 2.0, 1.0)]
-    model = [error.Time(step, step / 4) for step in (1.1, 2.0, 2.0)]
-    row = error.row_of(cell, real, model)
+    cell = cells.Cell("1.9 M", 2, None, "allreduce")
+    real = [cells.Seen(cells.Time(step, step / 2), FAIR) for step in (1.0, 2.0, 1.0)]
+    model = [cells.Time(step, step / 4) for step in (1.1, 2.0, 2.0)]
+    row = scoring.row_of(cell, real, model)
     assert row.error == pytest.approx(0.1) and row.outside_error == pytest.approx(-0.45)
     assert (row.measured.step_s, row.simulated.step_s, row.low_s, row.high_s) == (1.0, 2.0, 1.0, 2.0)
 
@@ -370,21 +371,40 @@ def test_weather_that_lasts_for_a_repetition_is_in_both_times_and_cancels() -> N
 def test_what_was_measured_of_the_simulators_error_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Repetitions of a ground that are whole; and nothing that was measured at another pace."""
-    cells, file = error.grid(quick=True), tmp_path / "error.json"
-    two, four = (sorted({cell.ground for cell in cells})[place] for place in (0, 1))
-    seen = error.Seen(error.Time(1.0, 0.5), weather.Weather(1.5, 2.0))
-    times = {cell: [seen] * (2 if cell.ground == two else 1) for cell in cells}
-    last = [cell for cell in cells if cell.ground == two][-1]
+    """Repetitions of a ground that are whole; and nothing that was measured at another pace or with other cores."""
+    grid, file = cells.grid(quick=True), tmp_path / "error.json"
+    two, four = (sorted({cell.ground for cell in grid})[place] for place in (0, 1))
+    seen = cells.Seen(cells.Time(1.0, 0.5), weather.Weather(1.5, 2.0))
+    times = {cell: [seen] * (2 if cell.ground == two else 1) for cell in grid}
+    last = [cell for cell in grid if cell.ground == two][-1]
     times[last] = times[last][:1]  # it was ended in the middle of a repetition
-    error.keep(file, times, {two: [{"n": 1}, {"n": 2}], four: [{"n": 3}]})
-    found, models = error.kept(file, cells)
-    assert {len(own) for own in found.values()} == {1} and list(found) == cells
-    assert models == {two: [{"n": 1}], four: [{"n": 3}]} and found[cells[0]] == [seen]
-    monkeypatch.setitem(error.PACES_S["64-64-10"], 4, 1.0)
-    found, models = error.kept(file, cells)
-    assert {cell.ground for cell, own in found.items() if own} == {two} and models[four] == []
-    assert error.kept(tmp_path / "none", cells)[1] == {two: [], four: []}
+    models = {two: [{"n": 1}, {"n": 2}], four: [{"n": 3}]}
+    keeping.keep(file, keeping.Findings(times, models, awake=True))
+    found = keeping.kept(file, grid)
+    assert {len(own) for own in found.times.values()} == {1} and list(found.times) == grid and found.awake
+    assert found.models == {two: [{"n": 1}], four: [{"n": 3}]} and found.times[grid[0]] == [seen]
+    assert keeping.kept(file, grid, awake=True) == found
+    with pytest.raises(SystemExit, match="stay awake, and now they halt: name another file, or leave out --cores"):
+        keeping.kept(file, grid, awake=False)
+    monkeypatch.setitem(cells.PACES_S["64-64-10"], 4, 1.0)
+    found = keeping.kept(file, grid)
+    assert {cell.ground for cell in found.begun().times} == {two} and found.models[four] == []
+    nothing = keeping.kept(tmp_path / "none", grid, awake=True)
+    assert nothing.models == {two: [], four: []} and not nothing.begun().times and list(nothing.times) == grid
+
+
+def test_cores_stay_awake_as_long_as_the_wish_is_held(tmp_path: Path) -> None:
+    wishes = tmp_path / "wishes"
+
+    def held() -> bool:
+        return wishes.resolve() in {link.resolve() for link in Path("/proc/self/fd").iterdir()}
+
+    with awake.cores_awake(wishes) as granted:
+        assert not granted, "there is nobody who takes wishes"
+    wishes.write_bytes(b"")
+    with awake.cores_awake(wishes) as granted:
+        assert granted and held() and wishes.read_bytes() == bytes(4), "no latency at all, in four bytes"
+    assert not held()
 
 
 def test_other_weather_scales_computing_and_cold_caches_each_by_its_own() -> None:
