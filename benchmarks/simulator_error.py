@@ -6,8 +6,8 @@ added to the pace. A repetition of every cell comes after another; each real run
 the calibration that was made shortly before it. What is reported of a cell is the median of the errors of its
 runs, not the error of two medians.
 
-A machine whose hardware is shared with others is not the same from minute to minute, and that is not the simulator's error. So
-cores with nothing to do are kept from halting (`truth/awake.py`; `--cores-may-halt` lets them), how fast
+A machine whose hardware is shared with others is not the same from minute to minute, and that is not the simulator's
+error. So cores with nothing to do are kept from halting (`truth/awake.py`; `--cores-may-halt` lets them), how fast
 cores compute and how much slower they are after a sleep is looked at before and after every run, without any strategy
 (`truth/weather.py`), and a run around which that changed much is made again. With `--weather` runs are
 simulated with a model that is scaled by it.
@@ -61,7 +61,9 @@ def simulated(cell: Cell, cluster: Cluster, seed: int) -> Time:
     return time_of(run)
 
 
-def simulations(grounds: Mapping[str, Ground], found: Findings, *, in_weather: bool) -> dict[Cell, list[Time]]:
+def simulations(
+    grounds: Mapping[str, Ground], found: Findings, *, in_weather: bool
+) -> dict[Cell, list[Time]]:
     """Of every real run, several at a time: simulated time doesn't mind."""
     runs = [(cell, seed) for cell, each in found.times.items() for seed in range(len(each))]
     weathers = [each.weather if in_weather else Weather() for own in found.times.values() for each in own]
@@ -99,8 +101,8 @@ def measure(
     weather: Barometer,
     file: Path | None,
 ) -> None:
-    """All cells once: what disturbs the machine for a minute hits each of them in one repetition. What was found already isn't
-    measured any more; the file is written after each ground."""
+    """All cells once: what disturbs the machine for a minute hits each of them in one repetition. What was found
+    already isn't measured any more; the file is written after each ground."""
     for (where, _), group in itertools.groupby(found.times, key=lambda cell: (cell.where, cell.ground)):
         some, ground = list(group), grounds[where]
         if all(len(found.times[cell]) > repetition for cell in some):
@@ -163,7 +165,9 @@ def main() -> None:
     if asked.again is not None and not asked.again.exists():
         sys.exit(f"--again {asked.again}: there is no such file")
     with harness.engine() as engine:
-        found = measured(asked, engine) if asked.again is None else kept(asked.again, grid(asked.quick)).begun()
+        found = (
+            measured(asked, engine) if asked.again is None else kept(asked.again, grid(asked.quick)).begun()
+        )
         if not found.times:
             sys.exit(f"--again {asked.again}: nothing that it has was measured as it would be now")
         models = simulations(grounds_on(engine, found.models), found, in_weather=asked.weather)

@@ -384,7 +384,9 @@ def test_what_was_measured_of_the_simulators_error_is_kept(
     assert {len(own) for own in found.times.values()} == {1} and list(found.times) == grid and found.awake
     assert found.models == {two: [{"n": 1}], four: [{"n": 3}]} and found.times[grid[0]] == [seen]
     assert keeping.kept(file, grid, awake=True) == found
-    with pytest.raises(SystemExit, match="stay awake, and now they halt: name another file, or leave out --cores"):
+    with pytest.raises(
+        SystemExit, match="stay awake, and now they halt: name another file, or leave out --cores"
+    ):
         keeping.kept(file, grid, awake=False)
     monkeypatch.setitem(cells.PACES_S["64-64-10"], 4, 1.0)
     found = keeping.kept(file, grid)

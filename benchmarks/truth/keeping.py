@@ -17,6 +17,7 @@ from truth.weather import Weather
 
 _KEPT = {True: "stay awake", False: "halt"}
 
+
 @dataclass(frozen=True)
 class Findings:
     """Real runs and calibrations so far."""
@@ -40,8 +41,8 @@ def kept(file: Path | None, cells: Sequence[Cell], *, awake: bool | None = None)
     then = data.get("awake", False)
     if awake not in (None, then):
         sys.exit(
-            f"{file} was measured with idle cores that {_KEPT[then]}, and now they {_KEPT[not then]}: name another file, or "
-            f"{'leave out' if then else 'add'} --cores-may-halt"
+            f"{file} was measured with idle cores that {_KEPT[then]}, and now they {_KEPT[not then]}: name another "
+            f"file, or {'leave out' if then else 'add'} --cores-may-halt"
         )
     found = {Cell(**row["cell"]): row for row in data["rows"]}
     times: dict[Cell, list[Seen]] = {}
@@ -61,7 +62,9 @@ def _seen(data: dict[str, Any]) -> Seen:
     return Seen(Time(**data["time"]), Weather(**data["weather"]))
 
 
-def keep(file: Path | None, found: Findings, rows: Sequence[Row] = (), summary: Summary | None = None) -> None:
+def keep(
+    file: Path | None, found: Findings, rows: Sequence[Row] = (), summary: Summary | None = None
+) -> None:
     """With what was made of it, if that is known yet."""
     if file is None:
         return

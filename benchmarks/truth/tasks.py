@@ -63,4 +63,7 @@ class Large(Noise):
     widths = WIDTHS["1.9 M"]
 
 
-TASKS = {name: f"{Path(__file__).resolve()}:{kind.__name__}" for name, kind in (("64-64-10", Small), ("1.9 M", Large))}
+TASKS = {
+    name: f"{Path(__file__).resolve()}:{kind.__name__}"
+    for name, kind in (("64-64-10", Small), ("1.9 M", Large))
+}
