@@ -1,8 +1,8 @@
 """An ordinary PyTorch loop with two changed lines. Alone, on two workers, on four:
 
 python examples/digits.py
-fast run examples/digits.py --workers 2
-fast run examples/digits.py --workers 4 --strategy "local_sgd(tau=8)"
+fast run --workers 2 examples/digits.py
+fast run --workers 4 --strategy "local_sgd(tau=8)" examples/digits.py
 """
 
 import torch

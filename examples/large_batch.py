@@ -1,7 +1,7 @@
 """A learning rate that was tuned for one worker, on any number of them: it follows the batch, gradually.
 
     python examples/large_batch.py
-    fast run examples/large_batch.py --workers 4
+    fast run --workers 4 examples/large_batch.py
 
 Four workers with batch 16 take the steps of one worker with batch 64, a quarter as many. At the
 rate for 16 they would not get as far in the same number of epochs.

@@ -1,7 +1,7 @@
 """Move tensors yourself: an idea that no strategy covers, with nothing but what `me` offers.
 
     python examples/move_tensors.py
-    fast run examples/move_tensors.py --workers 4
+    fast run --workers 4 examples/move_tensors.py
 
 Workers on a line of channels. In every step each sends the largest tenth of its gradient to the
 workers beside it and does not wait; what doesn't travel is remembered and travels later. Every 25

@@ -1,7 +1,7 @@
 """Data that stays with its worker, in unequal amounts: worker i has i + 1 times as much as worker 0.
 
     python examples/own_data.py
-    fast run examples/own_data.py --workers 2
+    fast run --workers 2 examples/own_data.py
 
 `fast.own` counts the samples of each batch, and the merged gradient is weighted by them: with
 batches in proportion to the data, every sample counts the same, whoever has it.

@@ -1,6 +1,6 @@
 """A strategy of one's own: a class with one method, written like the paper's pseudo-code.
 
-    fast run examples/digits.py --workers 4 --strategy examples/own_strategy.py:Dissemination
+    fast run --workers 4 --strategy examples/own_strategy.py:Dissemination examples/digits.py
     fast simulate digits --workers 16 --strategies allreduce,examples/own_strategy.py:Dissemination
     python examples/own_strategy.py         # the contract's kit, then 16 simulated workers
 

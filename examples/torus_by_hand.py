@@ -1,7 +1,7 @@
 """A torus by hand: a worker is filled with the code of one iteration, and with who hears whom.
 
     python examples/torus_by_hand.py
-    fast run examples/torus_by_hand.py --workers 4
+    fast run --workers 4 examples/torus_by_hand.py
 
 This is what the preset `torus(send='merged')` does, written out. Change it: it is your loop.
 """

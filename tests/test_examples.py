@@ -82,7 +82,7 @@ def test_plainly(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "workers"), [("digits", 2), ("large_batch", 4), ("own_data", 2), ("torus_by_hand", 4)]
 )
 def test_on_workers(name: str, workers: int, engine: LocalEngine) -> None:
-    """What `fast run examples/name.py --workers N` starts. Every worker ends with the same model."""
+    """What `fast run --workers N examples/name.py` starts. Every worker ends with the same model."""
     job = Job(
         workers=workers,
         entry="fast.loop.script:run_script",
@@ -105,7 +105,7 @@ def test_the_command_of_the_readme_runs_an_own_strategy(
 ) -> None:
     """All of `fast run`, as a user types it, but that its host is warm."""
     typed = (
-        "fast run examples/digits.py --workers 2 --strategy examples/own_strategy.py:Dissemination(every=2)"
+        "fast run --workers 2 --strategy examples/own_strategy.py:Dissemination(every=2) examples/digits.py"
     )
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", typed.split())

@@ -118,7 +118,7 @@ def _sentence(text: str) -> str:
 
 
 def _paste(console: Console, advice: Advice, best: Ranked) -> None:
-    run = f'fast run train.py --workers {advice.situation.workers} --strategy "{best.call}"'
+    run = f'fast run --workers {advice.situation.workers} --strategy "{best.call}" train.py'
     join = f'fast.join(model, optimizer, strategy="{best.call}")'
     console.print()
     for line in (run, join):

@@ -42,7 +42,7 @@ def strategies_command(
     for preset in presets:
         if preset.place.optimization == "decentral":
             console.print(f"  {preset.name:18}{_moments_of(preset)}", highlight=False)
-    console.print("\nUse one: fast run train.py --workers 4 --strategy torus", highlight=False)
+    console.print("\nUse one: fast run --workers 4 --strategy torus train.py", highlight=False)
 
 
 def _moments_of(preset: Preset) -> str:

@@ -67,7 +67,7 @@ def _alone() -> Seat:
     def start_servers(strategy: Strategy, count: int) -> None:
         raise UsageError(
             f"{strategy!r} needs {count} server{'s' * (count > 1)}, and a plain script has none. "
-            "Start it with `fast run script.py --workers N`."
+            "Start it with `fast run --workers N script.py`."
         )
 
     return Seat(0, 1, lambda: MemoryTransport(0, hub), start_servers, say=_say_on_stderr)

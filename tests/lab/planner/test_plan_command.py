@@ -75,7 +75,7 @@ def test_the_answer_comes_first_and_can_be_pasted(known: Advice, capsys: pytest.
     title, _, first, *_ = out.splitlines()
     assert title.startswith("100,000 parameters (400.0 kB of weights), 8 workers, 5 ms a step, 1 Gbit/s, 105")
     assert first.startswith(f"Take {known.best.call}: ")
-    assert f'fast run train.py --workers 8 --strategy "{known.best.call}"' in out
+    assert f'fast run --workers 8 --strategy "{known.best.call}" train.py' in out
     assert f'fast.join(model, optimizer, strategy="{known.best.call}")' in out
     said = flat(out)
     for rule in known.rules:
