@@ -132,6 +132,13 @@ def makes(target: str) -> bool:
     return re.search(rf"^{re.escape(target)}:", text_of(ROOT / "Makefile"), re.MULTILINE) is not None
 
 
+def at_the_script(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The options of `fast run`, and what follows the script."""
+    scripts = [n for n, argument in enumerate(arguments) if re.fullmatch(r"[\w/]+\.py", argument)]
+    end = scripts[0] if scripts else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
+
+
 @each_page
 def test_commands_that_are_shown_exist(page: Path) -> None:
     """Their names, their options, and the files of this project that they name."""
@@ -141,10 +148,13 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
             continue
         assert name in COMMANDS, f"{page.name} shows `fast {name}`, which doesn't exist"
         known = {option for each in COMMANDS[name].params for option in each.opts}
-        passed_on = {"--lr"} if name == "run" else set()
-        for argument in arguments:
+        ours, theirs = at_the_script(arguments) if name == "run" else (arguments, [])
+        misplaced = known.intersection(theirs)
+        assert not misplaced, f"{page.name}: in `fast run`, {misplaced} stand behind the script"
+        for argument in ours:
             if argument.startswith("-") and argument != "-":
-                assert argument in known | passed_on, f"{page.name}: fast {name} has no option {argument}"
+                assert argument in known, f"{page.name}: fast {name} has no option {argument}"
+        for argument in arguments:
             if argument.startswith("examples/"):
                 file = ROOT / argument.partition(":")[0]
                 assert file.exists(), f"{page.name}: there is no {argument}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json.tool
 import os
 import re
 import select
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from fast.cli import main
+from fast.errors import UsageError
+from fast.loop.script import find_module
+from running import Lent
 
 MARK = "FAST_TEST_MARK"
 SOON_S = 20.0
@@ -73,16 +77,35 @@ def script(tmp_path) -> str:
         (["--strategy", "nowhere.py:Mine"], "there is no file nowhere.py"),
         (["--deadline", "0"], "--deadline 0: a deadline is longer than 0 seconds"),
         (["--threads", "0"], "--threads 0: a worker needs at least 1 thread"),
+        (["--workes", "3"], "there is no option --workes. Did you mean --workers?"),
+        (["-z"], "there is no option -z."),
+        (["-m", "no.such.module"], "-m no.such.module: there is no module"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_option_ends_with_one_sentence_and_code_2(options, sentence, script, monkeypatch, capsys):
-    assert sentence in wrong_call(["run", script, *options], monkeypatch, capsys)
+    assert sentence in wrong_call(["run", *options, script], monkeypatch, capsys)
 
 
 def test_a_script_that_is_not_there_ends_with_code_2(tmp_path, monkeypatch, capsys):
     missing = str(tmp_path / "missing.py")
     assert f"there is no script {missing}" in wrong_call(["run", missing], monkeypatch, capsys)
+
+
+def test_a_module_is_found_without_being_imported(tmp_path):
+    package = tmp_path / "letters"
+    package.mkdir()
+    for name in ("__init__", "__main__", "alpha"):
+        (package / f"{name}.py").write_text("raise SystemExit('imported')")
+    assert find_module("letters", str(tmp_path)) == "letters/__main__.py"
+    assert find_module("letters.alpha", str(tmp_path)) == "letters/alpha.py"
+    assert find_module("json.tool", str(tmp_path)) == json.tool.__file__
+    for missing in ("letters.beta", "letters.alpha.beta", "numbers_", "json", ".letters"):
+        with pytest.raises(UsageError, match=f"-m {missing}: there is no module"):
+            find_module(missing, str(tmp_path))
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match=r"Leave out -m to run the file: fast run train\.py"):
+        find_module("train.py", str(tmp_path))
 
 
 # Real runs of the command
@@ -99,7 +122,7 @@ def started(script: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
 
         def start(mark: str) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                command(script, "--workers", "2", "one", "--two"),
+                command("--workers", "2", script, "one", "--two"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -177,7 +200,7 @@ def test_a_training_from_the_command_line(tmp_path):
     path.write_text(TRAINING.format(code=0))
     run = subprocess.run(
         command(
-            str(path), "--workers", "2", "--strategy", "ssp(bound=0)", "--json", str(tmp_path / "o"), "-x"
+            "--workers", "2", "--strategy", "ssp(bound=0)", "--json", str(tmp_path / "o"), str(path), "-x"
         ),
         capture_output=True,
         text=True,
@@ -187,6 +210,50 @@ def test_a_training_from_the_command_line(tmp_path):
     assert sorted(run.stdout.splitlines()) == ["[worker 0] trained -x", "[worker 1] trained -x"]
     assert "fast: --strategy ssp(bound=0) overrides torus of the script" in run.stderr
     assert re.search(r'"steps": \[\s*2,\s*2\s*\]', (tmp_path / "o").read_text())
+
+
+@pytest.fixture
+def typed(tmp_path, engine, monkeypatch, capsys):
+    """What `fast run` prints, in a folder with a training script and on the host that is warm."""
+    (tmp_path / "train.py").write_text(TRAINING.format(code=0))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fast.cli.run.LocalEngine", lambda: Lent(engine))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fast", "run", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        assert stop.value.code == 0, printed.err
+        return sorted(printed.out.splitlines()), printed.err
+
+    return call
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("arguments", "got", "note"),
+    [
+        (
+            ["train.py", "--workers", "3"],
+            "--workers 3",
+            "--workers 3 comes after train.py, so it was passed to the script and not to FAST, which runs 2 workers "
+            "by default. To give it to FAST: fast run --workers 3 train.py\n",
+        ),
+        (["-m", "train", "-w", "3"], "-w 3", "To give it to FAST: fast run -w 3 -m train\n"),
+        (["train.py", "--seed=3"], "--seed=3", "To give it to FAST: fast run --seed=3 train.py\n"),
+        (["--seed", "3", "train.py", "--seed=4"], "--seed=4", None),
+        (["train.py", "--worker", "3", "-m", "x"], "--worker 3 -m x", None),
+        (["--", "train.py", "3"], "3", None),
+        (["train.py", "--", "3"], "-- 3", "-- was passed to train.py like everything after it"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_follows_the_script_is_the_scripts(arguments, got, note, typed):
+    out, err = typed(*arguments)
+    assert out == [f"[worker {worker}] trained {got}" for worker in range(2)]
+    assert ("passed to" in err) == (note is not None)
+    assert note is None or note in err
 
 
 @pytest.mark.real

@@ -135,7 +135,7 @@ def recorded(engine, tmp_path):
 def recorded_script(recorded, tmp_path):
     """Records a script; gives the record and the lines of the run."""
 
-    def run(text, workers=2, arguments=()):
+    def run(text, workers=2, arguments=(), **more):
         (tmp_path / "train.py").write_text(text)
         (tmp_path / "counting.py").write_text(COUNTING)
         lines: list[str] = []
@@ -145,6 +145,7 @@ def recorded_script(recorded, tmp_path):
             listen=collecting(lines),
             script="train.py",
             arguments=list(arguments),
+            **more,
         )
         assert outcome.failure is None, outcome.failure
         return record, sorted(lines)
@@ -182,9 +183,13 @@ def test_a_run_is_repeated_bit_for_bit(call, recorded):
         assert of(record, answers.Flushed)
 
 
-@pytest.mark.parametrize("text", [SCRIPT, OWN_DATA, ITERATION], ids=["shard", "own", "worker"])
-def test_a_script_prints_the_same_again(text, recorded_script):
-    record, lines = recorded_script(text, 3, ["one", "--two"])
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [(SCRIPT, {}), (SCRIPT, {"module": "train"}), (OWN_DATA, {}), (ITERATION, {})],
+    ids=["shard", "module", "own", "worker"],
+)
+def test_a_script_prints_the_same_again(text, more, recorded_script):
+    record, lines = recorded_script(text, 3, ["one", "--two"], **more)
     assert len({line.partition(": ")[2] for line in lines if ": sum " in line}) == 1
     again: list[str] = []
     folder, arguments = os.getcwd(), list(sys.argv)
@@ -496,7 +501,7 @@ def test_run_refuses_what_it_can_before_anything_starts(options, sentence, tmp_p
     folder.mkdir()
     (folder / "something").write_text("precious")
     name = "new.rec" if options else "run.rec"
-    code, printed = called(["run", "train.py", "--record", name, *options], monkeypatch, capsys)
+    code, printed = called(["run", "--record", name, *options, "train.py"], monkeypatch, capsys)
     assert code == 2
     assert sentence in printed.err
     assert not (tmp_path / "new.rec").exists()

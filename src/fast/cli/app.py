@@ -13,7 +13,7 @@ from fast.cli.data import data_command
 from fast.cli.plan import plan_command
 from fast.cli.replay import replay_command
 from fast.cli.report import report_command
-from fast.cli.run import run_command
+from fast.cli.run import RunCommand, run_command
 from fast.cli.simulate import simulate_command
 from fast.cli.strategies import strategies_command
 from fast.cli.sweep import sweep_command
@@ -33,8 +33,7 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    passing_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": True}
-    app.command("run", context_settings=passing_on)(run_command)
+    app.command("run", cls=RunCommand)(run_command)
     app.command("replay")(replay_command)
     app.command("compare")(compare_command)
     app.command("simulate")(simulate_command)
@@ -60,9 +59,17 @@ def main() -> None:
     except FastError as error:
         _end(str(error), 1)
     except TyperException as error:
-        _end(error.format_message(), 2)
+        _end(_in_words(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         _end("interrupted; all workers have been ended", INTERRUPTED)
+
+
+def _in_words(error: TyperException) -> str:
+    """What typer found wrong; for an unknown option, with the nearest one that exists."""
+    if not hasattr(error, "possibilities"):
+        return error.format_message()
+    words = f"there is no option {getattr(error, 'option_name', '')}."
+    return f"{words} Did you mean {error.possibilities[0]}?" if error.possibilities else words
 
 
 def _end(message: str, code: int) -> None:
