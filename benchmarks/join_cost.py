@@ -20,21 +20,26 @@ from training_step import MODELS, batch, fresh, step
 OURS, MACHINERY, BARE = "joined", "joined, all machinery", "bare PyTorch"
 
 
-class Through(AllReduce):
-    """The same program, but also driven when there is nobody to talk to."""
+def through() -> AllReduce:
+    """`allreduce` whose program also runs on a worker without company."""
+    strategy = AllReduce()
+    strategy.identity_alone = False
+    return strategy
 
-    identity_alone = False
+
+def contestants(widths: list[int]) -> dict[str, harness.Contestant]:
+    """One step each. The joined ones belong to the current seat."""
+    x, y = batch(widths, 0)
+    return {
+        BARE: partial(step, *fresh(widths), x, y),
+        OURS: partial(step, *fast.join(*fresh(widths), "allreduce"), x, y),
+        MACHINERY: partial(step, *fast.join(*fresh(widths), through()), x, y),
+    }
 
 
 def worker(widths: list[int], repetitions: int, rounds: int, folder: str) -> Times:
     """The only worker; `folder` isn't needed."""
-    x, y = batch(widths, 0)
-    contestants = {
-        BARE: partial(step, *fresh(widths), x, y),
-        OURS: partial(step, *fast.join(*fresh(widths), "allreduce"), x, y),
-        MACHINERY: partial(step, *fast.join(*fresh(widths), Through()), x, y),
-    }
-    times = harness.take_turns(contestants, repetitions=repetitions, rounds=rounds, meet=lambda: None)
+    times = harness.take_turns(contestants(widths), repetitions=repetitions, rounds=rounds, meet=lambda: None)
     close_sessions(current_seat())
     return times
 

@@ -1,6 +1,6 @@
 """What it costs when workers leave early, on a real task: handwritten digits, simulated, the same numbers every time.
 
-    .venv/bin/python benchmarks/leaving.py                # the table of docs/how-to/stop-a-worker.md, about two minutes
+    .venv/bin/python benchmarks/leaving.py                # the table of docs/measurements/leaving.md, about two minutes
 
 Eight workers with unequal data (classes dealt out by dirichlet(0.3)), of which two leave after 30 of their 120 steps,
 and their data with them. What comes out is compared with nobody leaving, and with these two and their data never

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,17 +23,7 @@ from fast.loop.loading import strategy_from
 from fast.sim import Cluster, Compute
 from fast.sim.cluster import Work
 from fast.strategies.catalogue import catalogue
-
-
-def script(name: str) -> ModuleType:
-    """A benchmark; they find one another because Python looks for modules beside a script."""
-    folder = str(Path(__file__).resolve().parent.parent / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(folder)
-
+from scripts import script
 
 scores, slow, moments = script("preset_scores"), script("slow_links"), script("moments")
 awake, cells, keeping = (script(f"truth.{name}") for name in ("awake", "cells", "keeping"))

@@ -33,7 +33,7 @@ def mean_of(strategy: str) -> Any:
 
 
 def on_the_page(strategy: str) -> list[float]:
-    page = (ROOT / "docs" / "how-to" / "stop-a-worker.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "measurements" / "leaving.md").read_text(encoding="utf-8")
     section = page[page.index("benchmarks/leaving.py") :]
     row = re.search(rf"^\| {re.escape(strategy)} \| (.*) \|$", section, re.MULTILINE)
     assert row is not None, f"no row for {strategy}"
