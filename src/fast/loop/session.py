@@ -38,6 +38,8 @@ class Session:
     """Called when the work is over and no runtime has to be closed."""
     moving: MovingAverage | None = field(default=None)
     """Of this worker's weights, if one is kept."""
+    say: Callable[[str], None] = field(default=lambda line: None)
+    """One line for the user."""
 
     @property
     def moving_average(self) -> Tensor | None:
