@@ -6,6 +6,7 @@ import contextlib
 import json.tool
 import os
 import re
+import runpy
 import select
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import fast
 from fast.cli import main
 from fast.errors import UsageError
 from fast.loop.script import find_module
@@ -106,6 +108,24 @@ def test_a_module_is_found_without_being_imported(tmp_path):
     (tmp_path / "train.py").touch()
     with pytest.raises(UsageError, match=r"Leave out -m to run the file: fast run train\.py"):
         find_module("train.py", str(tmp_path))
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version(option, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fast", option])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("fast", run_name="__main__", alter_sys=True)
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"fast {fast.__version__}\n"
+
+
+def test_without_a_command_there_is_help_and_nothing_else(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fast"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.err) == (2, "")
+    assert "Run SCRIPT on several workers" in printed.out
 
 
 # Real runs of the command

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -23,16 +25,22 @@ from fast.errors import FastError, UsageError
 INTERRUPTED = 130
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fast {version('fast-training')}")
+        raise typer.Exit
+
+
 def make_app() -> typer.Typer:
     """The typer application."""
     app = typer.Typer(
         name="fast",
-        help="Flexible (A)synchronous Scalable Training: one model, many workers, any way for them to talk.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(options_of_all)
     app.command("run", cls=RunCommand)(run_command)
     app.command("replay")(replay_command)
     app.command("compare")(compare_command)
@@ -45,6 +53,15 @@ def make_app() -> typer.Typer:
     app.command("tasks")(tasks_command)
     app.command("data")(data_command)
     return app
+
+
+def options_of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Flexible (A)synchronous Scalable Training: one model, many workers, any way for them to talk."""
 
 
 def main() -> None:
@@ -73,5 +90,6 @@ def _in_words(error: TyperException) -> str:
 
 
 def _end(message: str, code: int) -> None:
-    print(f"fast: {message}", file=sys.stderr)
+    if message:  # a command without arguments has shown its help
+        print(f"fast: {message}", file=sys.stderr)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The user's own loop: join, shard, own, consolidate, snapshot, whoami, Worker and the like; scripts as workers.
+"""The user's own loop: join, shard, own, consolidate, snapshot, is_main, whoami, Worker and the like; scripts as workers.
 
 Job: put engine, adapters and runtime together behind a few functions.
 May import: everything below lab.
@@ -10,7 +10,7 @@ from fast.loop.consolidation import consolidate, snapshot
 from fast.loop.data import own, shard
 from fast.loop.joining import final_backward, join
 from fast.loop.large_batch import LargeBatch
-from fast.loop.session import whoami
+from fast.loop.session import is_main, whoami
 from fast.loop.worker import Worker
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Worker",
     "consolidate",
     "final_backward",
+    "is_main",
     "join",
     "own",
     "shard",

@@ -36,7 +36,9 @@ def consolidate(
     session, chosen = _asked(seat, model, policy, "fast.consolidate")
     if session.runtime is None:
         return _alone(model, session, chosen, batches)
-    return represent(model, session.runtime.final_replicas(), chosen, batches, session.moving_average)
+    return represent(
+        model, session.runtime.final_replicas(), chosen, batches, session.moving_average, session.say
+    )
 
 
 def snapshot(
@@ -64,7 +66,7 @@ def snapshot(
             )
         together = runtime.strategy.synchronous and not runtime.me.servers
         replicas = runtime.present_replicas() if together else runtime.live_replicas()
-        return represent(model, replicas, chosen, batches, session.moving_average)
+        return represent(model, replicas, chosen, batches, session.moving_average, session.say)
 
 
 def _asked(seat: Seat, model: nn.Module, policy: str | Policy, caller: str) -> tuple[Session, Policy]:

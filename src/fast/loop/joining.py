@@ -154,7 +154,7 @@ def _join_others(
         journal=seat.journal,
         moving=None if options.ema is None else MovingAverage(options.ema),
     )
-    session = Session(model, optimizer, runtime, moving=runtime.moving)
+    session = Session(model, optimizer, runtime, moving=runtime.moving, say=seat.say)
     session.totals = totals_of(session)
     plain = PlainRates(strategy, seat.workers, optimizer, seat.say if seat.id == 0 else _silently)
     _take_over_step(optimizer, session, runtime, replica, rates or plain)

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from fast.adapters.parameters import plain_name
 from fast.errors import UsageError
+from fast.loop.loose import Told, agree_on_loose
 from fast.loop.policies import Average, Best, Chosen, Ema, Policy
 from fast.loop.reestimating import reestimate
 from fast.runtime.gathering import LiveReplicas, Replicas
 from fast.view import Layout
 
 Model = TypeVar("Model", bound=nn.Module)
-Values = tuple[Tensor, Sequence[Tensor]]
-"""Flat weights, and the buffers in their order."""
+Values = tuple[Tensor, Sequence[Tensor], int | None]
+"""Flat weights, the buffers in their order, and the worker whose replica this is; None for a mean."""
 
 
 def represent(
@@ -28,14 +29,16 @@ def represent(
     policy: Policy,
     batches: Iterable[Any] | None,
     moving: Tensor | None,
+    say: Told,
 ) -> Model:
     """All workers do it at the same time. `moving` is this worker's own moving average, if it keeps one."""
     _agree(replicas, _terms(policy, batches))
     at_least = policy.at_least if isinstance(policy, Average | Ema) else 0.0
     replicas.gather(at_least, moving if isinstance(policy, Ema) else None)
-    weights, buffers = _values(model, replicas, policy)
+    weights, buffers, only = _values(model, replicas, policy)
     final = plain_copy(model)
     _load(final, replicas.layout, weights, replicas.named(buffers))
+    agree_on_loose(final, replicas, only, say)
     if batches is not None:
         reestimate(final, batches, lambda mine: replicas.company.share(mine, "statistics of BatchNorm"))
     return final
@@ -44,14 +47,14 @@ def represent(
 def _values(model: nn.Module, replicas: Replicas, policy: Policy) -> Values:
     match policy:
         case Average():
-            return replicas.mean_weights(), replicas.mean_buffers()
+            return replicas.mean_weights(), replicas.mean_buffers(), None
         case Ema():
-            return replicas.mean_moving(), replicas.mean_buffers()
+            return replicas.mean_moving(), replicas.mean_buffers(), None
         case Best():
             worker = _best(model, replicas, policy)
         case Chosen(worker):
             _check_there(worker, replicas)
-    return replicas.weights(worker), replicas.buffers(worker)
+    return replicas.weights(worker), replicas.buffers(worker), worker
 
 
 def _terms(policy: Policy, batches: object) -> str:

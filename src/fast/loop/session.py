@@ -38,6 +38,8 @@ class Session:
     """Called when the work is over and no runtime has to be closed."""
     moving: MovingAverage | None = field(default=None)
     """Of this worker's weights, if one is kept."""
+    say: Callable[[str], None] = field(default=lambda line: None)
+    """One line for the user."""
 
     @property
     def moving_average(self) -> Tensor | None:
@@ -76,9 +78,25 @@ class Place(NamedTuple):
 
 
 def whoami() -> Place:
-    """Which worker this is: `fast.whoami().worker` of `fast.whoami().workers`. A plain script is 0 of 1."""
+    """Which worker this is: `fast.whoami().worker` of `fast.whoami().workers`. A plain script is 0 of 1.
+
+    To print or save something only once, ask `fast.is_main()`.
+    """
     seat = current_seat()
     return Place(seat.id, seat.workers)
+
+
+def is_main() -> bool:
+    """Whether this is worker 0, or a plain script: the one process that prints, logs and saves for all.
+
+        if fast.is_main():
+            print(f"epoch {epoch}: accuracy {accuracy:.3f}")
+
+    Only print, log or save inside such a block. Calls in which workers wait for each other, such as `fast.join`,
+    `optimizer.step()` and `fast.consolidate`, belong outside of it: every worker has to reach them. `fast.whoami()`
+    gives the worker's number.
+    """
+    return current_seat().id == 0
 
 
 def session_of(seat: Seat, model: nn.Module) -> Session | None:
