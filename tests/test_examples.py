@@ -29,7 +29,7 @@ from running import Lent
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 SCRIPTS = ("digits", "large_batch", "own_data", "torus_by_hand", "move_tensors")
-"""Those that train. `own_strategy` is a strategy, for others to be trained with."""
+"""Those that train. `own_strategy` is a strategy, for others to be trained with; `from_ddp` has tests of its own."""
 LINES = {"torus_by_hand": 60, "move_tensors": 60}
 CHANCE = 0.1
 
@@ -57,7 +57,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SCRIPTS, "own_strategy"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SCRIPTS, "own_strategy", "from_ddp"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

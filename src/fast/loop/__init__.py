@@ -1,4 +1,4 @@
-"""The user's own loop: join, shard, own, consolidate, snapshot, is_main, whoami, Worker and the like; scripts as workers.
+"""The user's own loop: join, shard, own, consolidate, snapshot, is_main, whoami, Worker; scripts as workers.
 
 Job: put engine, adapters and runtime together behind a few functions.
 May import: everything below lab.
