@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 
@@ -248,10 +249,8 @@ def test_any_bytes_are_refused_or_wait_for_more(seed):
             torn[draw.randrange(len(torn))] ^= 1 << draw.randrange(8)
         victim = End()
         victim.link.connect({})
-        try:
+        with contextlib.suppress(WireError):
             victim.feed(bytes(torn))
-        except WireError:
-            pass
         for each in victim.got.get("tag", ()):
             assert each.tensor.eq(float(each.steps[0])).all()
 

@@ -15,7 +15,7 @@ from fast.core import Letter
 from fast.core.framing import DTYPES
 from fast.core.world import Round
 from fast.errors import UsageError
-from fast.testing import check_transport
+from fast.testing import check_shared_memory, check_transport
 from fast.transport import MemoryHub, MemoryTransport, Phase, ShmTransport, create_arenas
 from fast.transport.base import Patience
 from fast.transport.control import RING, WINDOWS
@@ -69,26 +69,28 @@ def letter(values, sender=0, **fields):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_memory_passes_the_kit(size):
     check_transport(make_memory, [size])
+    check_shared_memory(make_memory, [size])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_shared_memory_passes_the_kit(make_shm, size):
     check_transport(make_shm, [size])
+    check_shared_memory(make_shm, [size])
 
 
 @pytest.mark.parametrize(
     ("verb", "why"),
     [
-        ("post", "arrived"),
+        ("post", "were posted to it"),
         ("release", "no room"),
-        ("set_phase", "phase, steps and samples: found .*STARTING"),
+        ("set_phase", "it has joined"),
         ("set_progress", "seen by"),
         ("publish", "was published, and 0 doesn't see it"),
-        ("window", "not the memory to write into"),
         ("beat", "alive_ns didn't grow"),
     ],
 )
-def test_the_kit_finds_a_verb_that_does_nothing(verb, why):
+def test_the_kit_finds_a_verb_that_does_nothing(monkeypatch, verb, why):
+    monkeypatch.setattr("fast.testing.showing.SOON_S", 0.2)  # what never comes needs no minute
     idle = type("Idle", (MemoryTransport,), {verb: lambda self, *_: ()})
 
     def make(size):
@@ -97,6 +99,17 @@ def test_the_kit_finds_a_verb_that_does_nothing(verb, why):
 
     with pytest.raises(AssertionError, match=why):
         check_transport(make, [2])
+
+
+def test_the_kit_finds_memory_that_is_not_shown():
+    idle = type("Idle", (MemoryTransport,), {"window": lambda self, *_: ()})
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [idle(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match="not the memory to write into"):
+        check_shared_memory(make, [2])
 
 
 def test_the_kit_finds_letters_that_alias_the_sender():
@@ -141,7 +154,7 @@ def test_the_kit_finds_windows_that_stand_still():
         return [Copying(id, hub) for id in range(size)]
 
     with pytest.raises(AssertionError, match="a window after its owner wrote into it"):
-        check_transport(make, [2])
+        check_shared_memory(make, [2])
 
 
 def test_the_kit_finds_another_order_of_the_sum(make_shm):
@@ -162,7 +175,7 @@ def test_the_kit_finds_another_order_of_the_sum(make_shm):
         return [Backwards(id, arenas) for id in range(size)]
 
     with pytest.raises(AssertionError, match="other bits than canonical_mean"):
-        check_transport(make, [2])
+        check_shared_memory(make, [2])
 
 
 # Shared memory

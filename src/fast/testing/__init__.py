@@ -8,6 +8,13 @@ Never: is imported by the rest of the package, or asks for more than the contrac
 from fast.testing.codec import check_codec
 from fast.testing.strategy import check_strategy
 from fast.testing.topology import check_topology, mixing_matrix
-from fast.testing.transport import check_transport
+from fast.testing.transport import check_shared_memory, check_transport
 
-__all__ = ["check_codec", "check_strategy", "check_topology", "check_transport", "mixing_matrix"]
+__all__ = [
+    "check_codec",
+    "check_shared_memory",
+    "check_strategy",
+    "check_topology",
+    "check_transport",
+    "mixing_matrix",
+]

@@ -16,13 +16,12 @@ from fast.collectives.canonical import canonical_mean
 from fast.core import Reduction
 from fast.core.letter import union
 from fast.core.world import Round
+from fast.testing.showing import SOON_S
 from fast.transport import Phase, Transport
 from fast.transport.base import Patience
 
 Result = TypeVar("Result")
 
-SOON_S = 60.0
-"""Longer than anything here takes; whoever sleeps that long was not woken."""
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _LENGTHS = (1, 15, 16, 1003, 70_001)
 

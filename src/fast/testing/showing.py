@@ -4,13 +4,17 @@ are, and memory that the others read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from fast.transport import Phase, Transport
 from fast.view import ALIGN_BYTES
+
+SOON_S = 60.0
+"""Longer than anything here takes; whoever sleeps that long was not woken."""
+_NAP_S = 0.05
 
 
 def check_status(ends: Sequence[Transport]) -> None:
@@ -22,17 +26,21 @@ def check_status(ends: Sequence[Transport]) -> None:
     for end in ends:
         for peer in ends:
             seen = f"participant {peer.id}, seen by {end.id}: "
+            eventually(end, lambda: end.phase(peer.id) == Phase.JOINED, f"{seen}it has joined")  # noqa: B023
+            eventually(end, lambda: end.status(peer.id).waits != "", f"{seen}it waits")  # noqa: B023
             status = end.status(peer.id)
             expect(status[:3], (Phase.JOINED, 10 + peer.id, 100 + peer.id), f"{seen}phase, steps and samples")
             expect(status.waits, f"something of {peer.id}: ü", f"{seen}what it waits for")
     mine, watcher = ends[0], ends[-1]
     before = watcher.status(mine.id)
     mine.set_waits("x" * 1000)
-    expect(watcher.status(mine.id).waits[:100], "x" * 100, "the beginning of a long text")
+    eventually(
+        watcher, lambda: watcher.status(mine.id).waits[:100] == "x" * 100, "the beginning of a long text"
+    )
     mine.set_waits("")
     mine.beat()
+    eventually(watcher, lambda: watcher.status(mine.id).waits == "", "after a wait, what is waited for")
     after = watcher.status(mine.id)
-    expect(after.waits, "", "after a wait, what is waited for")
     assert after.wait_number > before.wait_number, "set_waits() was called, and wait_number didn't grow"
     assert after.alive_ns > before.alive_ns, "beat() was called, and alive_ns didn't grow"
 
@@ -103,6 +111,19 @@ def _peeked(end: Transport, peer: int, name: str) -> Tensor:
     found = end.peek(peer, name)
     assert found is not None, f"{name!r} of participant {peer} was published, and {end.id} doesn't see it"
     return found
+
+
+def eventually(end: Transport, holds: Callable[[], bool], what: str) -> None:
+    """Wait until it holds, as the runtime waits: looking again whenever something may have changed."""
+    quiet_s = 0.0
+    while True:
+        token = end.listen()
+        if holds():
+            return
+        assert quiet_s < SOON_S, f"{what}: it didn't happen within {SOON_S:g} s"
+        end.sleep(token, _NAP_S)
+        if end.listen() == token:
+            quiet_s += _NAP_S
 
 
 def expect_same(found: Tensor, needed: Tensor, what: str) -> None:

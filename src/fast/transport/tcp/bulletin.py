@@ -67,7 +67,9 @@ class Bulletin:
     def since(self, told: dict[int, tuple[int, int]], to: int) -> list[Beat]:
         """What a peer has not been told, nor told us; it counts as told from now on."""
         fresh = [
-            beat for who, beat in self.beats.items() if who != to and told.get(who, (-1, -1)) < (beat.life, beat.number)
+            beat
+            for who, beat in self.beats.items()
+            if who != to and told.get(who, (-1, -1)) < (beat.life, beat.number)
         ]
         told.update((beat.who, (beat.life, beat.number)) for beat in fresh)
         return fresh

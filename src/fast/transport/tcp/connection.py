@@ -14,7 +14,6 @@ from fast.errors import WireError
 from fast.transport.tcp.records import PREFIX, Greeting, Kind, greeting_record, prefix_of, read_greeting
 
 
-
 class Stage(Enum):
     """How far a connection has come."""
 

@@ -238,7 +238,6 @@ class Driver:
         self._young[connection] = 0
         self._watch(connection)
 
-
     def _dial_those_due(self, now: float) -> None:
         with self._owner.lock:
             due = [

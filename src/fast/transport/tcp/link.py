@@ -42,16 +42,8 @@ class Parcel:
     """A letter on its way to one peer or several: its header and a copy of its values."""
 
     def __init__(self, header: Header, payload: Tensor, peers: int, done: Callable[[Tensor], None]) -> None:
-        self.header, self.payload, self._peers, self._done = header, payload, peers, done
-        self.memory = memoryview(payload.numpy())  # type: ignore[arg-type]
-        self._encoded: bytes | None = None
-
-    @property
-    def encoded(self) -> bytes:
-        """The header, with the payload's checksum; made once, when the first peer's turn comes."""
-        if self._encoded is None:
-            self._encoded = encode_frame(self.header, self.memory)[0]
-        return self._encoded
+        self.payload, self._peers, self._done = payload, peers, done
+        self.encoded, self.memory = encode_frame(header, memoryview(payload.numpy()))  # type: ignore[arg-type]
 
     def got(self) -> None:
         """One of the peers has it; after the last one its memory is used again."""
@@ -353,7 +345,9 @@ class Link:
         if stream is None or stream.header is None:
             raise WireError(f"it sends data of stream {number}, where no letter has begun")
         if length > len(stream.memory) - stream.filled or not length:
-            raise WireError(f"it sends {length} bytes of a letter that lacks {len(stream.memory) - stream.filled}")
+            raise WireError(
+                f"it sends {length} bytes of a letter that lacks {len(stream.memory) - stream.filled}"
+            )
         self._data, self._missing, self._stream = stream, length, number
 
     def _took(self, nbytes: int, found: list[Arrived | Told]) -> None:
@@ -371,7 +365,9 @@ class Link:
         if header is None or stream.filled < header.payload_bytes:
             return
         if header.checksum != stream.checksum:
-            raise WireError(f"the payload of letter {header.tag!r} was changed on its way: its checksum is wrong")
+            raise WireError(
+                f"the payload of letter {header.tag!r} was changed on its way: its checksum is wrong"
+            )
         found.append(Arrived(number, header, stream.payload))
         stream.got += 1
         self.received += 1

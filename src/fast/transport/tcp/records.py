@@ -48,17 +48,19 @@ class Kind(IntEnum):
     NOTHING = 9
 
 
-_LIMITS: Mapping[int, int] = MappingProxyType({
-    Kind.GREETING: 1 << 20,
-    Kind.REFUSED: 4096,
-    Kind.TAG: TAG_CHARACTERS * 4,
-    Kind.LETTER: HEADER_LIMIT_BYTES,
-    Kind.DATA: CHUNK_BYTES,
-    Kind.COUNTS: _STREAMS * _COUNT.size,
-    Kind.BEATS: 1 << 24,
-    Kind.LOOK: 1024,
-    Kind.NOTHING: 1024,
-})
+_LIMITS: Mapping[int, int] = MappingProxyType(
+    {
+        Kind.GREETING: 1 << 20,
+        Kind.REFUSED: 4096,
+        Kind.TAG: TAG_CHARACTERS * 4,
+        Kind.LETTER: HEADER_LIMIT_BYTES,
+        Kind.DATA: CHUNK_BYTES,
+        Kind.COUNTS: _STREAMS * _COUNT.size,
+        Kind.BEATS: 1 << 24,
+        Kind.LOOK: 1024,
+        Kind.NOTHING: 1024,
+    }
+)
 
 
 class Greeting(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ from torch import Tensor
 from fast.core.framing import copied_into, flat_copy, header_of, letter_of, lies_flat, nbytes_of, typed
 from fast.core.letter import Letter
 from fast.core.world import Link as Speed
-from fast.errors import PeerLost, PeerSilent, UsageError, WireError
+from fast.errors import PeerLost, PeerSilent, WireError
 from fast.transport.base import Phase, Status, Transport
 from fast.transport.tcp.bulletin import (
     ENDED_CHARACTERS,
@@ -195,7 +195,9 @@ class TcpTransport(Transport):
     def lost(self, peer: int, why: str) -> None:
         """This peer won't come back, and everybody is to know."""
         if self._known_phase(peer) < Phase.LEFT:
-            self._end(f"participant {peer} at {self.address(peer) or 'an unknown address'} is lost: {why}", peer)
+            self._end(
+                f"participant {peer} at {self.address(peer) or 'an unknown address'} is lost: {why}", peer
+            )
 
     # What everybody says about itself
 
@@ -335,7 +337,11 @@ class TcpTransport(Transport):
         """Why the run can't go on, if somebody says so."""
         with self.lock:
             beat = self._bulletin.ended
-        return None if beat is None else PeerLost(beat.ended, peers=(beat.who if self._lost is None else self._lost,))
+        return (
+            None
+            if beat is None
+            else PeerLost(beat.ended, peers=(beat.who if self._lost is None else self._lost,))
+        )
 
     def fail(self, why: str) -> None:
         """Tell everybody that the run can't go on."""
