@@ -5,7 +5,8 @@ May import: runtime, transport, strategies, collectives, core, view, trace, erro
 Never: knows what runs inside a worker; it is told the name of a function.
 """
 
+from fast.engine.here import current_seat
 from fast.engine.local import Failure, Job, LocalEngine, Outcome
-from fast.engine.seat import Seat, current_seat, seated
+from fast.engine.seat import Seat, seated
 
 __all__ = ["Failure", "Job", "LocalEngine", "Outcome", "Seat", "current_seat", "seated"]

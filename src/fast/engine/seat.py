@@ -31,6 +31,8 @@ class Seat:
     strategy: str | None = None
     """What the command line asks for; overrides what the script says."""
     deadline_s: float = 60.0
+    at_exit: Callable[[Callable[[], None]], None] = lambda leave: None
+    """Where nobody of ours runs the script: takes what is to be done when it ends."""
     journal: Journal | None = None
     """What records this participant, or gives it a record's answers."""
     sessions: list[Any] = field(default_factory=list)
@@ -42,12 +44,14 @@ class Seat:
 _current: ContextVar[Seat | None] = ContextVar("fast_seat", default=None)
 
 
-def current_seat() -> Seat:
-    """The seat of the participant that runs here. A plain script sits alone."""
-    seat = _current.get()
-    if seat is None:
-        seat = _alone()
-        _current.set(seat)
+def seat_taken() -> Seat | None:
+    """The seat of the participant that runs here, once it has one."""
+    return _current.get()
+
+
+def take(seat: Seat) -> Seat:
+    """From now on this participant runs here."""
+    _current.set(seat)
     return seat
 
 
@@ -61,7 +65,8 @@ def seated(seat: Seat) -> Iterator[Seat]:
         _current.reset(token)
 
 
-def _alone() -> Seat:
+def seat_alone() -> Seat:
+    """The seat of a plain script."""
     hub = MemoryHub(1)
 
     def start_servers(strategy: Strategy, count: int) -> None:

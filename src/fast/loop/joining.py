@@ -20,7 +20,7 @@ from fast.loop.batchnorm import check_layers, totals_of
 from fast.loop.large_batch import LargeBatch, PlainRates, ScaledRates, check_fits
 from fast.loop.loading import strategy_from
 from fast.loop.options import Options
-from fast.loop.session import Session
+from fast.loop.session import Session, close_sessions
 from fast.loop.stopping import stop_when_told
 from fast.runtime import WorkerRuntime
 from fast.runtime.moving import MovingAverage
@@ -75,6 +75,7 @@ def join(
     else:
         session = _join_others(seat, model, optimizer, chosen, options, rates)
     seat.sessions.append(session)
+    seat.at_exit(lambda: close_sessions(seat))
     return model, optimizer
 
 

@@ -1,0 +1,153 @@
+"""The seat of a worker that somebody else has started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar, final
+
+from fast.core import Strategy
+from fast.engine.attached.meeting import Meeting, address_towards, meet
+from fast.engine.attached.surroundings import Place, place_in
+from fast.engine.seat import Seat
+from fast.errors import FastError, UsageError
+from fast.transport.tcp import Secret, parse_secret, read_secret
+from fast.transport.tcp.transport import TcpTransport
+
+_LOOPBACK = "127.0.0.1"
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user says through the environment where no command line of ours is there."""
+
+    strategy: str | None
+    seed: int | None
+    deadline_s: float
+    listen_at: str
+    secret: Secret | None
+    encrypted: bool
+
+
+def choices_in(environ: Mapping[str, str]) -> Choices:
+    """FAST_STRATEGY, FAST_SEED, FAST_DEADLINE, FAST_LISTEN, FAST_SECRET_FILE, FAST_SECRET, FAST_PLAIN_TCP."""
+    seed = environ.get("FAST_SEED")
+    return Choices(
+        strategy=environ.get("FAST_STRATEGY"),
+        seed=None if seed is None else _number("FAST_SEED", seed, int),
+        deadline_s=_number("FAST_DEADLINE", environ.get("FAST_DEADLINE", "60"), float),
+        listen_at=environ.get("FAST_LISTEN", ""),
+        secret=secret_in(environ),
+        encrypted=environ.get("FAST_PLAIN_TCP") != "1",
+    )
+
+
+def _number(name: str, text: str, kind: Callable[[str], Number]) -> Number:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind("-1")
+    if not 0 <= value < 1e9:
+        raise UsageError(f"{name}={text!r} in the environment: a number is needed, 0 or more")
+    return value
+
+
+def secret_in(environ: Mapping[str, str]) -> Secret | None:
+    """The job's secret: in a file that only its owner can read, or in the environment."""
+    if "FAST_SECRET_FILE" in environ:
+        return read_secret(environ["FAST_SECRET_FILE"])
+    return parse_secret(environ["FAST_SECRET"]) if "FAST_SECRET" in environ else None
+
+
+def attached_seat(environ: Mapping[str, str] = os.environ) -> Seat | None:
+    """This process's seat, if the environment says that it is one worker of several."""
+    place = place_in(environ)
+    if place is None:
+        return None
+    choices = choices_in(environ)
+    ending = Ending(place.worker)
+    return Seat(
+        id=place.worker,
+        workers=place.workers,
+        connect=lambda: ending.watch(_connect(place, choices)),
+        start_servers=_no_servers,
+        say=lambda line: print(f"fast: {line}", file=sys.stderr),
+        seed=choices.seed,
+        strategy=choices.strategy,
+        deadline_s=choices.deadline_s,
+        at_exit=ending.register,
+    )
+
+
+def _connect(place: Place, choices: Choices) -> TcpTransport:
+    listen_at = choices.listen_at or (address_towards(place.meets_at) if place.meets_at else _LOOPBACK)
+    if not choices.encrypted and place.worker == 0:
+        print("fast: warning: FAST_PLAIN_TCP=1, so nothing between workers is encrypted or authenticated", file=sys.stderr)
+    meeting = Meeting(
+        worker=place.worker,
+        workers=place.workers,
+        rendezvous=place.rendezvous(choices.deadline_s),
+        secret=choices.secret,
+        listen_at=listen_at,
+        encrypted=choices.encrypted,
+        deadline_s=choices.deadline_s,
+    )
+    return meet(meeting)
+
+
+def _no_servers(strategy: Strategy, count: int) -> None:
+    raise UsageError(f"{strategy!r} needs {count} servers, which can't be started under this launcher yet")
+
+
+@final
+class Ending:
+    """What a worker does when its script ends, well or not: it leaves the training, or tells the others why
+    they can't go on."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._transport: TcpTransport | None = None
+        self._failure = ""
+        self._hook = sys.excepthook
+
+    def watch(self, transport: TcpTransport) -> TcpTransport:
+        self._transport = transport
+        sys.excepthook = self._excepthook
+        return transport
+
+    def register(self, leave: Callable[[], None]) -> None:
+        """Call this at the end of the script, in the main thread."""
+        atexit.register(self._end, leave)
+
+    def _excepthook(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        self._failure = f"worker {self._worker} failed: {traceback.format_exception_only(error)[-1].strip()}"
+        if isinstance(error, FastError):
+            print(f"fast: {error}", file=sys.stderr)
+        else:
+            self._hook(kind, error, trace)
+
+    def _end(self, leave: Callable[[], None]) -> None:
+        transport = self._transport
+        if not self._failure:
+            try:
+                leave()
+            except FastError as error:
+                self._failure = f"worker {self._worker} failed: {error}"
+                print(f"fast: {error}", file=sys.stderr)
+        if transport is None:
+            return
+        if self._failure:
+            transport.fail(self._failure)
+        transport.close()
+        if self._failure:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # an exit handler can't change the exit code in another way
