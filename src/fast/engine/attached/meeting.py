@@ -56,7 +56,16 @@ class Meeting:
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
 
 
-def meet(meeting: Meeting) -> TcpTransport:
+@dataclass(frozen=True)
+class Met:
+    """What a worker has when all have met."""
+
+    job: Job
+    secret: Secret | None
+    transport: TcpTransport
+
+
+def meet(meeting: Meeting) -> Met:
     """Wait until all workers have come; this worker's way to the others."""
     session = os.urandom(8).hex() if meeting.worker == 0 else ""
     check_private(meeting.listen_at)
@@ -73,7 +82,7 @@ def meet(meeting: Meeting) -> TcpTransport:
     size = meeting.workers * 2 + SPARE_SERVERS
     job = Job(session, size, release(), directory, meeting.deadline_s)
     identity = None if secret is None else issue(secret, session, meeting.worker)
-    return TcpTransport(meeting.worker, job, listener, identity)
+    return Met(job, secret, TcpTransport(meeting.worker, job, listener, identity))
 
 
 def _exchange(meeting: Meeting, mine: Entry) -> list[Entry]:

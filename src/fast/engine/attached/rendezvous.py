@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import final
 
-from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from fast.errors import PeerSilent
-
 
 
 class Rendezvous(ABC):

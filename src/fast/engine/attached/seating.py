@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TypeVar, final
 
 from fast.core import Strategy
-from fast.engine.attached.meeting import Meeting, address_towards, meet
+from fast.engine.attached.meeting import Meeting, Met, address_towards, meet
+from fast.engine.attached.servers import start_servers
 from fast.engine.attached.surroundings import Place, place_in
 from fast.engine.seat import Seat
 from fast.errors import FastError, UsageError
@@ -71,12 +72,12 @@ def attached_seat(environ: Mapping[str, str] = os.environ) -> Seat | None:
     if place is None:
         return None
     choices = choices_in(environ)
-    ending = Ending(place.worker)
+    ending = Attached(place, choices)
     return Seat(
         id=place.worker,
         workers=place.workers,
-        connect=lambda: ending.watch(_connect(place, choices)),
-        start_servers=_no_servers,
+        connect=ending.connect,
+        start_servers=ending.start_servers,
         say=lambda line: print(f"fast: {line}", file=sys.stderr),
         seed=choices.seed,
         strategy=choices.strategy,
@@ -85,41 +86,41 @@ def attached_seat(environ: Mapping[str, str] = os.environ) -> Seat | None:
     )
 
 
-def _connect(place: Place, choices: Choices) -> TcpTransport:
-    listen_at = choices.listen_at or (address_towards(place.meets_at) if place.meets_at else _LOOPBACK)
-    if not choices.encrypted and place.worker == 0:
-        print("fast: warning: FAST_PLAIN_TCP=1, so nothing between workers is encrypted or authenticated", file=sys.stderr)
-    meeting = Meeting(
-        worker=place.worker,
-        workers=place.workers,
-        rendezvous=place.rendezvous(choices.deadline_s),
-        secret=choices.secret,
-        listen_at=listen_at,
-        encrypted=choices.encrypted,
-        deadline_s=choices.deadline_s,
-    )
-    return meet(meeting)
-
-
-def _no_servers(strategy: Strategy, count: int) -> None:
-    raise UsageError(f"{strategy!r} needs {count} servers, which can't be started under this launcher yet")
-
-
 @final
-class Ending:
-    """What a worker does when its script ends, well or not: it leaves the training, or tells the others why
-    they can't go on."""
+class Attached:
+    """A worker's training from the meeting to its end: when the script ends, well or not, it leaves, or tells the
+    others why they can't go on."""
 
-    def __init__(self, worker: int) -> None:
-        self._worker = worker
-        self._transport: TcpTransport | None = None
+    def __init__(self, place: Place, choices: Choices) -> None:
+        self._place, self._choices, self._worker = place, choices, place.worker
+        self._met: Met | None = None
         self._failure = ""
         self._hook = sys.excepthook
 
-    def watch(self, transport: TcpTransport) -> TcpTransport:
-        self._transport = transport
+    def connect(self) -> TcpTransport:
+        place, choices = self._place, self._choices
+        if not choices.encrypted and place.worker == 0:
+            print(
+                "fast: warning: FAST_PLAIN_TCP=1, so nothing between workers is encrypted or authenticated",
+                file=sys.stderr,
+            )
+        near = address_towards(place.meets_at) if place.meets_at else _LOOPBACK
+        meeting = Meeting(
+            worker=place.worker,
+            workers=place.workers,
+            rendezvous=place.rendezvous(choices.deadline_s),
+            secret=choices.secret,
+            listen_at=choices.listen_at or near,
+            encrypted=choices.encrypted,
+            deadline_s=choices.deadline_s,
+        )
+        self._met = meet(meeting)
         sys.excepthook = self._excepthook
-        return transport
+        return self._met.transport
+
+    def start_servers(self, strategy: Strategy, count: int) -> None:
+        assert self._met is not None, "servers are started by a worker that has joined"
+        start_servers(strategy, count, self._met.job, self._met.secret, self._choices.seed)
 
     def register(self, leave: Callable[[], None]) -> None:
         """Call this at the end of the script, in the main thread."""
@@ -135,15 +136,15 @@ class Ending:
             self._hook(kind, error, trace)
 
     def _end(self, leave: Callable[[], None]) -> None:
-        transport = self._transport
         if not self._failure:
             try:
                 leave()
             except FastError as error:
                 self._failure = f"worker {self._worker} failed: {error}"
                 print(f"fast: {error}", file=sys.stderr)
-        if transport is None:
+        if self._met is None:
             return
+        transport = self._met.transport
         if self._failure:
             transport.fail(self._failure)
         transport.close()

@@ -112,7 +112,10 @@ def gather_bytes(world: object, mine: bytes) -> list[bytes]:
 
 def _slurm(environ: Mapping[str, str]) -> Place | None:
     """`srun python train.py`. In the batch script itself there is no step, and nothing to attach to."""
-    if not {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"} <= environ.keys():
+    if (
+        not {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"}
+        <= environ.keys()
+    ):
         return None
     worker, workers = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
     host = environ.get("FAST_COORDINATOR", first_host(environ["SLURM_STEP_NODELIST"]))
@@ -140,5 +143,3 @@ def first_host(hosts: str) -> str:
         return hosts.split(",")[0]
     inside, _, behind = rest.partition("]")
     return name + inside.split(",")[0].split("-")[0] + behind.split(",")[0]
-
-

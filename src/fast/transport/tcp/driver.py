@@ -246,9 +246,12 @@ class Driver:
                 if way.connection is None and now >= way.dial_at and (way.wanted or way.link.unsent)
             ]
         for peer, way, address in due:
-            if not address or any(each.peer == peer and each.dialled for each in self._young):
+            if any(each.peer == peer and each.dialled for each in self._young):
+                way.dial_at = now + _IDLE_S
                 continue
             way.dial_at = now + way.pause_s
+            if not address:
+                continue  # it will be heard of, or has left
             way.pause_s = min(way.pause_s * 2, _LONGEST_PAUSE_S)
             try:
                 context = self._contexts and self._contexts[1]

@@ -230,8 +230,8 @@ class TcpTransport(Transport):
             told[beat.who] = max(told.get(beat.who, (-1, -1)), (beat.life, beat.number))
             if self._bulletin.take(beat, now):
                 urgent |= (beat.phase, beat.address, beat.ended) != before
-                if beat.who not in self.job.directory and beat.who != self.id and known is None:
-                    self.way(beat.who)
+                if beat.who in self.ways:
+                    self.ways[beat.who].dial_at = 0.0  # its address may have been missing
         if urgent:
             self._spread()
             self._driver.wake()
