@@ -6,7 +6,7 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ from fast.transport.tcp import Secret, issue, new_secret, parse_secret
 from fast.transport.tcp.connection import address_of, listen
 from fast.transport.tcp.transport import Job, TcpTransport
 
+_LOOPBACK = "127.0.0.1"
 SPARE_SERVERS = 4
 """Servers beyond one per worker that a job has room for."""
 
@@ -28,15 +29,16 @@ def release() -> str:
     return version("fast-training")
 
 
-class Entry(msgspec.Struct):
-    """What a worker brings to the rendezvous."""
+class Coming(msgspec.Struct):
+    """What a worker brings first."""
 
     release: str
     workers: int
-    address: str
     host: str
     """Equal for those who can share memory."""
-    session: str = ""
+    name: str
+    """The host's."""
+    session: str
     """Worker 0's choice: the name of this job."""
 
 
@@ -49,8 +51,10 @@ class Meeting:
     rendezvous: Rendezvous
     secret: Secret | None
     """None: worker 0 makes one, and it goes through the rendezvous."""
-    listen_at: str
-    """The address of this host that the others can reach."""
+    meets_at: str = ""
+    """A host that all can reach, if the launcher names one."""
+    listen_at: str = ""
+    """The address of this host that the others can reach, if the user names it."""
     encrypted: bool = True
     deadline_s: float = 60.0
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
@@ -67,42 +71,56 @@ class Met:
 
 def meet(meeting: Meeting) -> Met:
     """Wait until all workers have come; this worker's way to the others."""
-    session = os.urandom(8).hex() if meeting.worker == 0 else ""
-    check_private(meeting.listen_at)
+    coming = _come(meeting)
     secret = _secret(meeting) if meeting.encrypted else None
-    listener = listen(meeting.listen_at)
-    mine = Entry(release(), meeting.workers, address_of(listener), host_key(), session)
+    listener = listen(_address(meeting, coming))
     try:
-        entries = _exchange(meeting, mine)
+        where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
     except BaseException:
         listener.close()
         raise
-    directory = {worker: entry.address for worker, entry in enumerate(entries)}
-    session = entries[0].session
-    size = meeting.workers * 2 + SPARE_SERVERS
+    session, size = coming[0].session, meeting.workers * 2 + SPARE_SERVERS
+    directory = {worker: address.decode() for worker, address in enumerate(where)}
     job = Job(session, size, release(), directory, meeting.deadline_s)
     identity = None if secret is None else issue(secret, session, meeting.worker)
     return Met(job, secret, TcpTransport(meeting.worker, job, listener, identity))
 
 
-def _exchange(meeting: Meeting, mine: Entry) -> list[Entry]:
-    brought = meeting.rendezvous.exchange("where", msgspec.json.encode(mine), meeting.deadline_s)
+def _come(meeting: Meeting) -> list[Coming]:
+    """Everybody who comes; all of them must have come to the same job."""
+    session = os.urandom(8).hex() if meeting.worker == 0 else ""
+    mine = Coming(release(), meeting.workers, host_key(), socket.gethostname(), session)
+    brought = meeting.rendezvous.exchange("come", msgspec.json.encode(mine), meeting.deadline_s)
     try:
-        entries = [msgspec.json.decode(each, type=Entry) for each in brought]
+        coming = [msgspec.json.decode(each, type=Coming) for each in brought]
     except msgspec.MsgspecError as error:
         raise WireError(f"what a worker brought to the rendezvous can't be read: {error}") from error
-    for worker, entry in enumerate(entries):
-        if entry.release != mine.release:
+    for worker, each in enumerate(coming):
+        if each.release != mine.release:
             raise UsageError(
-                f"worker {meeting.worker} has FAST {mine.release} and worker {worker} has {entry.release}. Install the "
+                f"worker {meeting.worker} has FAST {mine.release} and worker {worker} has {each.release}. Install the "
                 "same version on all hosts."
             )
-        if entry.workers != mine.workers:
+        if each.workers != mine.workers:
             raise UsageError(
-                f"worker {meeting.worker} was told of {mine.workers} workers and worker {worker} of {entry.workers}. "
+                f"worker {meeting.worker} was told of {mine.workers} workers and worker {worker} of {each.workers}. "
                 "Start all of them with the same number."
             )
-    return entries
+    return coming
+
+
+def _address(meeting: Meeting, coming: Sequence[Coming]) -> str:
+    """Where to listen: nowhere that others than the workers need."""
+    mine = coming[meeting.worker]
+    if meeting.listen_at:
+        address = meeting.listen_at
+    elif all(each.host == mine.host for each in coming):
+        return _LOOPBACK
+    else:
+        elsewhere = next(each.name for each in coming if each.host != mine.host)
+        address = address_towards(meeting.meets_at or elsewhere)
+    check_private(address, named=bool(meeting.listen_at))
+    return address
 
 
 def _secret(meeting: Meeting) -> Secret:
@@ -151,9 +169,9 @@ def address_towards(host: str, port: int = 9) -> str:
         return str(probe.getsockname()[0])
 
 
-def check_private(address: str) -> None:
+def check_private(address: str, *, named: bool) -> None:
     """Refuse to listen where the whole internet may call, unless the user has named that very address."""
-    if os.environ.get("FAST_LISTEN") == address:
+    if named:
         return
     if ipaddress.ip_address(address).is_global or ipaddress.ip_address(address).is_unspecified:
         raise UsageError(

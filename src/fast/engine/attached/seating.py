@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TypeVar, final
 
 from fast.core import Strategy
-from fast.engine.attached.meeting import Meeting, Met, address_towards, meet
+from fast.engine.attached.meeting import Meeting, Met, meet
 from fast.engine.attached.servers import start_servers
 from fast.engine.attached.surroundings import Place, place_in
 from fast.engine.seat import Seat
@@ -20,7 +20,6 @@ from fast.errors import FastError, UsageError
 from fast.transport.tcp import Secret, parse_secret, read_secret
 from fast.transport.tcp.transport import TcpTransport
 
-_LOOPBACK = "127.0.0.1"
 Number = TypeVar("Number", int, float)
 
 
@@ -104,13 +103,13 @@ class Attached:
                 "fast: warning: FAST_PLAIN_TCP=1, so nothing between workers is encrypted or authenticated",
                 file=sys.stderr,
             )
-        near = address_towards(place.meets_at) if place.meets_at else _LOOPBACK
         meeting = Meeting(
             worker=place.worker,
             workers=place.workers,
             rendezvous=place.rendezvous(choices.deadline_s),
             secret=choices.secret,
-            listen_at=choices.listen_at or near,
+            meets_at=place.meets_at,
+            listen_at=choices.listen_at,
             encrypted=choices.encrypted,
             deadline_s=choices.deadline_s,
         )

@@ -10,6 +10,9 @@ from fast.engine.attached.rendezvous import Rendezvous, StoreRendezvous, open_st
 from fast.errors import UsageError
 
 _STORE_PORT_BASE, _STORE_PORTS = 20_000, 20_000
+_OF_A_STEP = frozenset(
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"}
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Place:
     worker: int
     workers: int
     meets_at: str
-    """A host that all can reach; from this one's way there it is clear which address of ours they can reach."""
+    """A host that all can reach, if the launcher names one."""
     rendezvous: Callable[[float], Rendezvous]
     """Given the deadline."""
 
