@@ -30,12 +30,14 @@ class Handshake:
         return not self.server_refused and not self.client_refused
 
 
-def shake_hands(server_side: ssl.SSLContext, client_side: ssl.SSLContext) -> Handshake:
+def shake_hands(
+    server_side: ssl.SSLContext, client_side: ssl.SSLContext, offered: ssl.SSLSession | None = None
+) -> Handshake:
     """A whole handshake, until both sides are through or have refused; then the connecting side reads once, since in
     TLS 1.3 it hears of a refusal only there."""
     to_server, from_client, to_client = ssl.MemoryBIO(), ssl.MemoryBIO(), ssl.MemoryBIO()
     server = server_side.wrap_bio(to_server, to_client, server_side=True)
-    client = client_side.wrap_bio(to_client, from_client)
+    client = client_side.wrap_bio(to_client, from_client, session=offered)
     refused = {server: "", client: ""}
     waiting, pieces = [client, server], []
     for _ in range(10):
