@@ -90,8 +90,8 @@ def why_no_cluster() -> str | None:
 
 @pytest.fixture
 def make_cluster(why_no_cluster: str | None) -> Iterator[Callable[..., Cluster]]:
-    """`make_cluster(3, rate="100mbit")`: hosts that are network namespaces, gone after the test. Skips where there can't
-    be any, and says why."""
+    """`make_cluster(3, rate="100mbit")`: hosts that are network namespaces, gone after the test. The test is skipped,
+    with the reason, where there can't be any."""
     if why_no_cluster is not None:
         pytest.skip(why_no_cluster)
     with ExitStack() as clusters:

@@ -110,8 +110,10 @@ def test_a_thread_started_on_a_host_stays_there(make_cluster: Make) -> None:
 def test_two_clusters_have_the_same_addresses_and_nothing_else_in_common(make_cluster: Make) -> None:
     one, two = make_cluster(2), make_cluster(2)
     assert one.address(1) == two.address(1)
-    with one.inside(1), socket.create_server((one.address(1), 0)) as listener, two.inside(0):
-        assert socket.socket().connect_ex(listener.getsockname()) == errno.ECONNREFUSED
+    with one.inside(1):
+        listener = socket.create_server((one.address(1), 0))
+    with listener, two.inside(0), socket.socket() as stranger:
+        assert stranger.connect_ex(listener.getsockname()) == errno.ECONNREFUSED
 
 
 @pytest.mark.parametrize("hosts", [1, 9])
@@ -300,26 +302,21 @@ sys.stdin.read()
     assert not {*left} & {*sweep()}, "a second time there is nothing to do"
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "cluster.__exit__()"])
-def test_a_process_that_ends_leaves_nothing(make_cluster: Make, ending: str) -> None:
-    body = f"cluster = Cluster(2).__enter__()\nprint(os.getpid(), len(namespaces(cluster._prefix)), flush=True)\n{ending}"
-    done = subprocess.run(script(body), capture_output=True, text=True, timeout=100)
-    pid, made = map(int, done.stdout.split())
-    assert made == 3
-    assert not [name for name in namespaces() if owner_of(name).pid == pid], done.stderr
-
-
-def test_a_forked_child_leaves_its_parents_cluster_alone(make_cluster: Make) -> None:
+def test_a_process_that_ends_leaves_nothing_and_a_forked_child_of_it_everything(make_cluster: Make) -> None:
+    """Both end with SystemExit, through the same `with` and the same exit handlers."""
     body = """
-with Cluster(2) as cluster:
+with Cluster(2) as kept:
+    Cluster(2).__enter__()
     child = os.fork()
-    if not child:
-        sys.exit()
-    os.waitpid(child, 0)
-    print(len(namespaces(cluster._prefix)))
+    if child:
+        os.waitpid(child, 0)
+        print(os.getpid(), len([name for name in namespaces() if owner_of(name).pid == os.getpid()]), flush=True)
+    sys.exit(3)
 """
     done = subprocess.run(script(body), capture_output=True, text=True, timeout=100)
-    assert done.stdout == "3\n", done.stderr
+    pid, there_after_the_child = map(int, done.stdout.split())
+    assert done.returncode == 3 and there_after_the_child == 6, done.stderr
+    assert not [name for name in namespaces() if owner_of(name).pid == pid], done.stderr
 
 
 # Owners

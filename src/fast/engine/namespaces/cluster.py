@@ -82,7 +82,7 @@ class Cluster:
         return f"Cluster({self.hosts} hosts, {self._prefix})"
 
     def close(self) -> None:
-        """Kill what runs inside and remove all. May be repeated, also when it was interrupted. A forked child does nothing."""
+        """Kill what runs inside and remove all. May be repeated, even when interrupted. A forked child does nothing."""
         if os.getpid() != self._maker:
             return
         remove(namespaces(self._prefix))
@@ -102,7 +102,7 @@ class Cluster:
         return f"{self._prefix}-host{self._checked(host)}"
 
     def inside(self, host: int) -> AbstractContextManager[None]:
-        """The calling thread is on this host while the block runs. Sockets, threads and processes made there stay there."""
+        """The calling thread is on this host while the block runs. Sockets, threads and processes made there stay."""
         return inside(self.namespace(host))
 
     def run(self, host: int, argv: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
