@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fast.engine.namespaces import Cluster, sweep
+from fast.engine.namespaces import Cluster, available, sweep
 from fast.engine.namespaces.iproute import bits_per_second
 from fast.engine.namespaces.owners import Owner, namespaces, new_prefix, owner_of
 from fast.errors import UsageError
@@ -125,6 +125,22 @@ def test_a_cluster_has_two_to_eight_hosts(hosts: int) -> None:
 def test_a_host_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="no host 3: this cluster has hosts 0 to 2"):
         Cluster(3).address(3)
+
+
+# Where there can't be one
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root that is the reason, whatever else is missing")
+def test_it_says_why_it_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the commands, and with commands that aren't allowed to do it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert available() == "the command ip is missing: apt-get install iproute2"
+    for command in ("ip", "tc"):
+        (tmp_path / command).write_text("#!/bin/sh\necho Operation not permitted >&2\nexit 1\n")
+        (tmp_path / command).chmod(0o755)
+    reason = available()
+    assert reason is not None and reason.startswith("network namespaces don't work here: `ip netns ")
+    assert reason.endswith("failed: Operation not permitted")
 
 
 # Rates
