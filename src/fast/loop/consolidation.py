@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ def snapshot(
     seat = current_seat()
     session, chosen = _asked(seat, model, policy, "fast.snapshot")
     runtime = session.runtime
-    with _undisturbed(seat):
+    with _undisturbed(seat, session):
         if runtime is None:
             return _alone(model, session, chosen, batches)
         if runtime.finished:
@@ -100,11 +100,12 @@ def _fill(model: nn.Module, flat: Tensor) -> None:
 
 
 @contextmanager
-def _undisturbed(seat: Seat) -> Iterator[None]:
+def _undisturbed(seat: Seat, session: Session) -> Iterator[None]:
     """What is drawn and counted inside changes nothing outside: the training goes on as without it."""
     epochs = dict(seat.epochs)
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=list(devices)):
+    orders = nullcontext() if session.orders is None else session.orders.put_back()
+    with torch.random.fork_rng(devices=list(devices)), orders:
         yield
     seat.epochs.clear()
     seat.epochs.update(epochs)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fast.engine import Seat, current_seat
+from fast.loop.orders import Orders
 from fast.loop.passes import Books
 from fast.loop.totals import Totals
 from fast.runtime import WorkerRuntime
@@ -34,6 +35,8 @@ class Session:
     """The sums over all workers that layers of the model ask for; None if it has no such layers."""
     passes: dict[int, Books] = field(default_factory=dict)
     """How far everybody is in its passes over data that end for all at once, by the data's identity."""
+    orders: Orders | None = field(default=None)
+    """The orders that loaders with a generator have in common with the other workers."""
     at_end: Callable[[], None] = field(default=lambda: None)
     """Called when the work is over and no runtime has to be closed."""
     moving: MovingAverage | None = field(default=None)
