@@ -100,6 +100,8 @@ class _ShardedLoader:
         whole = seat.workers * sampler.batch_size
         total = len(order) - (len(order) % whole if sampler.drop_last else 0)
         this = begin_pass(seat, loader.dataset, epoch, self._finish, lambda: total)
+        rest = 0 if sampler.drop_last else len(order) % whole
+        _remark(seat, loader.dataset, (len(loader), len(self)), rest, sampler.batch_size)
         for batch, (indices, counts) in zip(batches, slices, strict=True):
             if not this.goes_on():
                 return
@@ -263,6 +265,14 @@ def _count(seat: Seat, samples: int, indices: Sequence[int] | None = None, *, di
         seat.journal.sampled(indices)
     for session in seat.sessions:
         session.count(samples, divided=divided)
+
+
+def _remark(seat: Seat, data: object, lengths: tuple[int, int], rest: int, batch: int) -> None:
+    """What there is to say when a pass of the training begins."""
+    if torch.is_grad_enabled():
+        for session in seat.sessions:
+            if session.remarks is not None:
+                session.remarks.pass_begins(data, lengths, rest, batch)
 
 
 def _seed(seat: Seat) -> int:
