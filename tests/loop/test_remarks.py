@@ -105,7 +105,8 @@ def only_worker_0(found: Sequence[list[str]]) -> str:
 
 @pytest.mark.parametrize("final", [True, False], ids=["consolidate", "just ends"])
 @pytest.mark.parametrize(
-    "strategy", ["allreduce", "local_sgd(tau=3)", "dpsgd", "gossip(p=0.5)", "easgd", "hogwild", "ssp", "one_shot"]
+    "strategy",
+    ["allreduce", "local_sgd(tau=3)", "dpsgd", "gossip(p=0.5)", "easgd", "hogwild", "ssp", "one_shot"],
 )
 def test_an_ordinary_script_says_nothing(strategy, final):
     if strategy == "one_shot" and not final:
