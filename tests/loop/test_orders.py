@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -112,10 +113,9 @@ def together(workers: int, body: Callable[[int], Any], strategy: str = "allreduc
 def counted(loader: Any) -> list[list[int]]:
     """A pass of one worker, without the samples that only fill a step."""
     session = current_seat().sessions[0]
-    steps = []
-    for batch in passes(fast.shard(loader)):
-        steps.append(batch[: session.take_samples()] if session.runtime else batch)
-    return steps
+    return [
+        batch[: session.take_samples()] if session.runtime else batch for batch in passes(fast.shard(loader))
+    ]
 
 
 def merged(per_worker: list[list[list[list[int]]]]) -> list[list[list[int]]]:
@@ -243,12 +243,12 @@ def test_before_join_the_seed_of_the_run_decides():
     def body(worker: int) -> Any:
         loader = shuffled(SIZE)
         loader.generator.manual_seed(worker)
-        before = [batch for batch in passes(fast.shard(loader))]
+        before = list(passes(fast.shard(loader)))
         assert torch.equal(loader.generator.get_state(), seeded(worker).get_state())
         return before
 
     found = merged([[each] for each in run_threads(2, body, serve)])[0]
-    assert sorted(sum(found, [])) == list(range(23))
+    assert sorted(chain.from_iterable(found)) == list(range(23))
 
 
 def test_worker_processes_of_a_loader_draw_apart():
@@ -259,7 +259,7 @@ def test_worker_processes_of_a_loader_draw_apart():
         return [batch.tolist() for batch in fast.shard(loader)]
 
     one, other = together(2, body)
-    assert not set(sum(one, [])) & set(sum(other, []))
+    assert not set(chain.from_iterable(one)) & set(chain.from_iterable(other))
 
 
 class Drawing(torch.utils.data.Dataset[float]):
