@@ -229,6 +229,23 @@ def test_other_schedules_are_nothing_to_talk_about(schedule, per_epoch):
     assert lines(n=164, epochs=3, schedule=schedule, per_epoch=per_epoch) == [[], []]
 
 
+def saved(optimizer: Optimizer, plain: int, sharded: int) -> LRScheduler:
+    """Saving gives a scheduler a dictionary of its own."""
+    scheduler = CosineAnnealingLR(optimizer, 3 * plain)
+    scheduler.load_state_dict(scheduler.state_dict())
+    return scheduler
+
+
+def test_a_schedule_whose_state_was_saved_is_found_too():
+    assert "CosineAnnealingLR ends after 123 steps" in only_worker_0(lines(n=164, epochs=1, schedule=saved))
+
+
+def test_without_lock_step_a_schedule_is_noticed_at_the_end():
+    options: dict[str, Any] = {"n": 164, "strategy": "gossip(p=1)", "schedule": one_cycle}
+    assert lines(epochs=1, **options) == [[], []]
+    assert "OneCycleLR ends after 123 steps" in only_worker_0(lines(epochs=3, **options))
+
+
 # No exchange
 
 

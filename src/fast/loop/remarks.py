@@ -78,8 +78,9 @@ class Remarks:
             world.transport.publish(_EXCHANGED, torch.ones(1))
         if steps % _LOOK_EVERY == 0 or steps & (steps - 1) == 0:
             self._look(steps)
-        if self._main and len(self._workers) > 1:
-            self._tell_schedule(self._schedules.stepped())
+        if self._main and len(self._workers) > 1 and self._runtime.strategy.synchronous:
+            # Others than those in lock-step would get ahead of this worker while it searches.
+            self._tell_schedule(self._schedules.stepped(steps))
 
     def _look(self, steps: int) -> None:
         """Are the weights still numbers? Rarely enough to cost nothing, and first after 1, 2, 4, 8, ... steps."""

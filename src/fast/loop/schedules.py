@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from torch.optim import Optimizer
@@ -17,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 _TOTALS = ("total_steps", "T_max", "total_iters")
 """Where schedulers keep the number of steps after which they are at their end."""
 _SEEN = 3
-"""After so many steps it is known which schedulers move with every step."""
+"""Number of steps after which it is known which schedulers move with every step."""
 
 
 @dataclass
@@ -40,39 +41,27 @@ class Schedules:
     def __init__(self, optimizer: Optimizer, workers: int) -> None:
         self._optimizer, self._workers = optimizer, workers
         self._lengths: dict[int, _Lengths] = {}
-        self._moving: list[tuple[LRScheduler, int]] = []
-        """With the step at which each was when it was found."""
-        self._steps = 0
 
     def pass_begins(self, data: object, plain: int, sharded: int) -> None:
         self._lengths.setdefault(id(data), _Lengths(plain, sharded)).passes += 1
 
-    def stepped(self) -> str | None:
+    def stepped(self, steps: int) -> str | None:
         """After a step, before the schedulers' own: what is wrong, if that is certain already."""
-        self._steps += 1
-        if self._steps == 1:
-            self._moving = [(found, found.last_epoch) for found in _attached(self._optimizer)]
-        elif self._steps == _SEEN:
-            self._moving = [each for each in self._moving if each[0].last_epoch - each[1] == _SEEN - 1]
-            return self._first_in_words(self._early)
-        return None
+        return self._first_in_words(steps, self._early) if steps == _SEEN else None
 
     def ended(self, steps: int) -> str | None:
         """After the last step: what was wrong."""
-        return (
-            self._first_in_words(lambda total, known: self._late(total, known, steps))
-            if steps >= _SEEN
-            else None
-        )
+        return self._first_in_words(steps, partial(self._late, steps)) if steps >= _SEEN else None
 
-    def _first_in_words(self, ends_wrong: Judge) -> str | None:
+    def _first_in_words(self, steps: int, judge: Judge) -> str | None:
         """Only where all passes of the training go over one set of data is it known how long an epoch is."""
         if len(self._lengths) != 1:
             return None
         (known,) = self._lengths.values()
-        for scheduler, _ in self._moving:
+        for scheduler in _attached(self._optimizer):
             total = _total(scheduler)
-            epochs = ends_wrong(total, known) if total else 0
+            moves = scheduler.last_epoch in (steps - 1, steps)  # with every step
+            epochs = judge(total, known) if total and moves else 0
             if epochs:
                 return (
                     f"{type(scheduler).__name__} ends after {total} steps, which are {epochs} x len(loader), but with "
@@ -90,7 +79,7 @@ class Schedules:
         return 0 if not multiple or _is_round(total) else total // known.plain
 
     @staticmethod
-    def _late(total: int, known: _Lengths, steps: int) -> int:
+    def _late(steps: int, total: int, known: _Lengths) -> int:
         """A total of exactly the epochs that there were, of which each took as many steps as gradients were not
         accumulated."""
         epochs = known.passes
@@ -100,12 +89,15 @@ class Schedules:
 
 
 def _attached(optimizer: Optimizer) -> list[LRScheduler]:
-    """The schedulers of this optimizer that the script steps itself. An optimizer doesn't know them."""
-    found = [
-        each
-        for each in gc.get_objects()
-        if issubclass(type(each), LRScheduler) and getattr(each, "optimizer", None) is optimizer
-    ]
+    """The schedulers of this optimizer that the script steps itself. An optimizer doesn't know them, but each leaves
+    its first rate in the groups; only then it is worth a search through all objects, a tenth of a second."""
+    if not any("initial_lr" in group for group in optimizer.param_groups):
+        return []
+    holders = gc.get_referrers(optimizer)
+    holders += gc.get_referrers(
+        *(each for each in holders if isinstance(each, dict) and "last_epoch" in each)
+    )
+    found = [each for each in holders if isinstance(each, LRScheduler)]
     inner = {id(part) for each in found if isinstance(each, SequentialLR) for part in each._schedulers}
     return [each for each in found if id(each) not in inner]
 
