@@ -16,6 +16,7 @@ from fast.collectives.performing import Performer
 from fast.core import Letter, Mailbox, Need, Reduction, Tag, World
 from fast.core.intake import Intake
 from fast.core.mailbox import declared
+from fast.core.rounds import LANES
 from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Pause, Round, is_round, is_ticket
 from fast.errors import MailboxFull, UsageError, WireError
@@ -67,6 +68,8 @@ class RealWorld(World):
         self._others = tuple(p for p in (*view.workers, *view.servers) if p != self.id)
         self._performer = Performer(self)
         self._waited_ns = 0
+        self.exchanged = False
+        """Whether the strategy has sent, read or shown anything, or taken part in a round of several."""
         self.buckets_ready = 0
         """So many buckets of this step's gradient have been computed."""
         self._backward = Backward()
@@ -97,6 +100,7 @@ class RealWorld(World):
                 self.emit(Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left"))
         queued = tuple(p for p in here if p in self._outboxes and self._outboxes[p].holds(letter.tag))
         direct = tuple(peer for peer in here if peer not in queued)
+        self.exchanged |= bool(here) and not is_round(letter.tag)
         refused = self._post_first(direct, letter)
         for peer in queued + refused:
             if peer not in self._outboxes:
@@ -196,6 +200,7 @@ class RealWorld(World):
             self._show(tag, self.journal.looks(self.lane, tag, senders))
         letters = self._mailbox.take(tag, senders)
         self._taken += letters
+        self.exchanged |= bool(letters)
         return letters
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
@@ -203,6 +208,7 @@ class RealWorld(World):
             found = self._mailbox.has(tag, sender)
             self._show(tag, self.journal.looks_for(self.lane, tag, sender, found))
         letter = self._mailbox.take_one(tag, sender)
+        self.exchanged |= letter is not None and not is_round(tag)
         if letter is not None and is_round(tag):
             # A round has used up a letter when it takes the next one of that sender, and one turn may
             # hold any number of rounds.
@@ -323,6 +329,7 @@ class RealWorld(World):
     async def collective(self, round_: Round) -> Reduction:
         if self.id not in round_.among:
             raise UsageError(f"participant {self.id} calls mean() among {round_.among} and isn't one of them")
+        self.exchanged |= round_.lane <= LANES and len(round_.among) > 1
         began_ns, waited_before_ns = self.now(), self._waited_ns
         if self.journal is not None:
             check_round(round_)
@@ -400,12 +407,15 @@ class RealWorld(World):
     # One-sided
 
     def publish(self, name: str, tensor: Tensor) -> Tensor:
+        self.exchanged = True
         return self.transport.window(f"me:{name}", tensor)
 
     async def read(self, peer: int, name: str) -> Tensor | None:
+        self.exchanged = True
         return self.transport.peek(peer, f"me:{name}")
 
     async def amend(self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool) -> bool:
+        self.exchanged = True
         memory = self.transport.peek(peer, f"me:{name}")
         if memory is None:
             return False
