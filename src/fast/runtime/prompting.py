@@ -127,6 +127,9 @@ class Prompter(Journal):
     def departures(self, lane: int, found: Mapping[int, int]) -> Mapping[int, int]:
         return self._next(answers.Departed, lane, answers.Departed(lane, dict(found))).gone
 
+    def listening(self, lane: int, found: Peers) -> Peers:
+        return self._next(answers.Listening, lane, answers.Listening(lane, found)).peers
+
     def addressed(self, lane: int, tag: str, to: Peers, here: Peers) -> Peers:
         asked = answers.Sent(lane, tag, to)
         said = self._next(answers.Sent, lane, asked)
