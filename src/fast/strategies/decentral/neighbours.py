@@ -87,7 +87,8 @@ class MixNeighbours(Strategy):
 
 class NeighbourGradients(Strategy):
     """Each worker sends its gradient to its neighbours without waiting and includes every one
-    that has arrived since its last step, by a rule of the user's choice."""
+    that has arrived since its last step, by a rule of the user's choice. Neighbours that have taken
+    their last step receive it too, and include it in `end`."""
 
     topology: Topology
     identity_alone = True
