@@ -49,9 +49,13 @@ class RealWorld(World):
         observers: Iterable[Observer] = (),
         say: Callable[[str], None] = lambda line: None,
         journal: Journal | None = None,
+        listens: bool = False,
     ) -> None:
+        """`listens`: whether a worker that has taken its last step still receives letters."""
         self.id, self.start_view, self.transport = transport.id, view, transport
         self.journal = journal
+        self._deaf = Phase.SETTLED if listens else Phase.DONE
+        """From this phase on a peer receives no more letters."""
         self.patience = Deadline(transport, (*view.workers, *view.servers), deadline_s, say)
         self.seed, self.link = seed, transport.link
         self._tags = {tag.name: tag for tag in tags}
@@ -89,10 +93,15 @@ class RealWorld(World):
         found = {peer: transport.status(peer).steps for peer in gone}
         return found if self.journal is None else self.journal.departures(self.lane, found)
 
+    def listening(self) -> tuple[int, ...]:
+        phases = {peer: self.transport.phase(peer) for peer in self._others}
+        found = tuple(peer for peer, phase in phases.items() if Phase.DONE <= phase < self._deaf)
+        return found if self.journal is None else self.journal.listening(self.lane, found)
+
     # Letters
 
     def send(self, to: tuple[int, ...], letter: Letter) -> None:
-        here = tuple(peer for peer in to if self.transport.phase(peer) < Phase.DONE)
+        here = tuple(peer for peer in to if self.transport.phase(peer) < self._deaf)
         if self.journal is not None:
             here = self.journal.addressed(self.lane, letter.tag, to, here)
         for peer in to:
@@ -252,6 +261,15 @@ class RealWorld(World):
         """Letters that have arrived and were not read yet."""
         self.pump()
         return len(self._mailbox)
+
+    def drop_unread(self) -> None:
+        """Nobody will read what has arrived and wasn't read yet: report it."""
+        self.pump()
+        for each in self._mailbox.letters():
+            why = "unread at the end"
+            self.emit(
+                Dropped(self.id, self.now(), each.sender, self.id, each.tag, why, each.steps, each.letters)
+            )
 
     def turn_ended(self) -> None:
         if self._of_rounds:
