@@ -65,9 +65,11 @@ def join_alone(
     if seat.seed is not None:
         seed_gradient(seat.seed, seat.id, 0)
     if journal is None:
-        return Session(model, optimizer, None, moving=moving)
+        return Session(model, optimizer, None, moving=moving, say=seat.say)
     journal.joined(strategy)
-    return Session(model, optimizer, None, at_end=lambda: journal.ended(steps, weights), moving=moving)
+    return Session(
+        model, optimizer, None, at_end=lambda: journal.ended(steps, weights), moving=moving, say=seat.say
+    )
 
 
 def _check_finite(model: nn.Module) -> None:

@@ -4,53 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import DictLoader, Environment, StrictUndefined
-from markupsafe import Markup
 
 from fast.lab.report.activity import shares_of_workers
 from fast.lab.report.cautions import cautions
 from fast.lab.report.consistency import STEPS, mixing_of
-from fast.lab.report.look import KINDS, css_variables
+from fast.lab.report.look import KINDS
 from fast.lab.report.pictures import Picture, Pictures, always_equal
 from fast.lab.report.policies import policy_table
 from fast.lab.report.reading import Reading
 from fast.lab.report.summary import COLUMNS
-from fast.lab.report.swatch import swatch
-from fast.lab.report.words import BYTES, COUNT, MEMORY, SCORE, SECONDS, SHARE, exact, plural
+from fast.lab.report.template import render
+from fast.lab.report.words import MEMORY, SECONDS, SHARE, exact, plural
 from fast.lab.verdict import verdict
 
-TEMPLATES = ("page.html", "parts.html")
 FEW_TRIALS = 40
 """Up to here all trials are open to begin with."""
 
 
 def render_page(reading: Reading, pictures: Pictures) -> str:
-    environment = Environment(
-        loader=DictLoader({name: _text(name) for name in TEMPLATES}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(swatch=swatch, plural=plural, exact=exact)
-    environment.filters.update(
-        seconds=SECONDS.write, size=BYTES.write, count=COUNT.write, memory=MEMORY.write, score=SCORE.write
-    )
-    return environment.get_template("page.html").render(**_context(reading, pictures))
-
-
-def _text(name: str) -> str:
-    return (files("fast.lab.report") / name).read_text(encoding="utf-8")
+    return render("page.html", _context(reading, pictures), ["figures.css", "print.css"], ["figures.js"])
 
 
 def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
     data = reading.data
     return {
-        "style": Markup(":root {\n" + css_variables() + "\n}\n" + _text("page.css")),
-        "script": Markup(_text("page.js")),
         "values": _values(reading, pictures),
         "reading": reading,
         "data": data,
@@ -62,7 +40,7 @@ def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
         "kinds": KINDS,
         "shares": {entry.key: _shares(entry.runs) for entry in reading.entries},
         "pictures": pictures,
-        "axes": [picture.axis for picture in pictures.scores if not picture.near],
+        "axes": [picture.axis for picture in pictures.scores if picture.near],
         "equal": always_equal(reading.trained),
         "policies": policy_table(reading),
         "mixing": mixing_of(reading),

@@ -97,9 +97,11 @@ def read_secret(path: str | Path) -> Secret:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as wrong:
         raise UsageError(f"the secret in {path} can't be read: {wrong.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         _check_private(os.fstat(descriptor), path)
-        content = file.read(_LIMIT_BYTES)
+        content = os.read(descriptor, _LIMIT_BYTES)
+    finally:
+        os.close(descriptor)
     try:
         return parse_secret(content.decode("ascii", "replace"))
     except UsageError as wrong:

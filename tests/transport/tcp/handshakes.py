@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
 from fast.transport.tcp import Identity
@@ -22,22 +22,29 @@ class Handshake:
     client: ssl.SSLObject
     server_refused: str
     client_refused: str
+    sent_by_client: tuple[bytes, ...]
+    """Every piece that the connecting side sent, as it lay on the wire."""
 
     @property
     def done(self) -> bool:
         return not self.server_refused and not self.client_refused
 
 
-def shake_hands(server_side: ssl.SSLContext, client_side: ssl.SSLContext) -> Handshake:
+def shake_hands(
+    server_side: ssl.SSLContext, client_side: ssl.SSLContext, offered: ssl.SSLSession | None = None
+) -> Handshake:
     """A whole handshake, until both sides are through or have refused; then the connecting side reads once, since in
     TLS 1.3 it hears of a refusal only there."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_server, from_client, to_client = ssl.MemoryBIO(), ssl.MemoryBIO(), ssl.MemoryBIO()
     server = server_side.wrap_bio(to_server, to_client, server_side=True)
-    client = client_side.wrap_bio(to_client, to_server)
+    client = client_side.wrap_bio(to_client, from_client, session=offered)
     refused = {server: "", client: ""}
-    waiting = [client, server]
+    waiting, pieces = [client, server], []
     for _ in range(10):
         for side in tuple(waiting):
+            if from_client.pending:
+                pieces.append(from_client.read())
+                to_server.write(pieces[-1])
             try:
                 side.do_handshake()
             except ssl.SSLWantReadError:
@@ -54,7 +61,7 @@ def shake_hands(server_side: ssl.SSLContext, client_side: ssl.SSLContext) -> Han
             refused[client] = str(wrong)
     for side in waiting:
         refused[side] = "left waiting"
-    return Handshake(server, client, refused[server], refused[client])
+    return Handshake(server, client, refused[server], refused[client], tuple(pieces))
 
 
 def certificate_for(
@@ -87,6 +94,11 @@ def certificate_for(
         .sign(signing, None)
         .public_bytes(Encoding.DER)
     )
+
+
+def pem_of(certificate: bytes, key: Ed25519PrivateKey | None = None) -> bytes:
+    own = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) if key else b""
+    return own + x509.load_der_x509_certificate(certificate).public_bytes(Encoding.PEM)
 
 
 def authority_name(identity: Identity) -> x509.Name:
