@@ -268,7 +268,7 @@ def test_a_mean_by_letters_waits_for_a_mean(stopwatch):
         note = {"round": "mean of 32 float32 by exchange"}
         others.post((0,), Letter(1, "fast.0", torch.full((32,), 3.0), steps=(0,), note=note), 64)
 
-    world.transport.can_reduce = lambda tensor: False
+    world.transport.can_reduce = lambda round_: False
     world.transport.sleep = sleep
     reduction = drive(world.collective(Round(torch.ones(32), (0, 1))))
     assert torch.equal(reduction.tensor, torch.full((32,), 2.0))

@@ -75,7 +75,7 @@ class ReplayTransport(MemoryTransport):
     def set_looks(self, looks: int) -> None:
         """Nor this."""
 
-    def can_reduce(self, tensor: Tensor) -> bool:
+    def can_reduce(self, round_: Round) -> bool:
         """As between processes of one host, where it was recorded."""
         return True
 

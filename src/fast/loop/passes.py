@@ -52,13 +52,14 @@ class Books:
         return int(books[1 + number % KEPT]) if int(books[_NOW]) < number + KEPT else float("inf")
 
     def _of(self, worker: int) -> Tensor | None:
-        """Those of a worker that hasn't begun its first pass aren't there yet."""
-        if worker not in self._known:
-            found = self._transport.peek(worker, self._name)
-            if found is None:
-                return None
+        """Those of a worker that hasn't begun its first pass aren't there yet. On this host they are looked up once and
+        then read in place."""
+        if worker in self._known:
+            return self._known[worker]
+        found = self._transport.peek(worker, self._name)
+        if found is not None and worker in self._transport.shared_with:
             self._known[worker] = found
-        return self._known[worker]
+        return found
 
 
 @dataclass(frozen=True)

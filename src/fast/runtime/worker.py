@@ -105,6 +105,7 @@ class WorkerRuntime:
         if self.world.journal is not None:
             self.world.journal.joined(self.strategy)
         if self.strategy.one_host:
+            self._check_one_host()
             prepare(self.replica.weights.dtype)
         rest = self.replica.rest()
         served = bool(self.me.servers) and (self.strategy.servers_optimize or self.strategy.sharded)
@@ -120,6 +121,15 @@ class WorkerRuntime:
         drive(start(self.me))
         seed_gradient(self._seed, self.me.id, self.me.steps)
         self.me.account.begin()
+
+    def _check_one_host(self) -> None:
+        far = self.world.start_view.everybody - self.transport.shared_with - {self.me.id}
+        if far:
+            raise UsageError(
+                f"{self.strategy!r} changes its peers' memory, and worker {self.me.id} shares none with participants "
+                f"{sorted(far)}: they are on other hosts, or were not started by one `fast run`. Use that, or a strategy "
+                "that sends letters."
+            )
 
     def _show_live(self) -> None:
         """Let the others look at what this worker has while it trains: it lies where they can read it anyway."""

@@ -166,6 +166,9 @@ class RealWorld(World):
 
         Every wait does this again and again, because whoever leaves waits for room for its last letters.
         """
+        ended = self.transport.ended
+        if ended is not None:
+            raise ended
         if self._outboxes:
             self._flush()
         for letter in self.transport.arrivals():
@@ -370,7 +373,7 @@ class RealWorld(World):
     def _takes(self, round_: Round) -> bool:
         """Whether the transport's own reduction does it, which nothing on one host is faster than."""
         plain = round_.kind is Kind.MEAN and round_.algorithm == "auto" and round_.coder is None
-        return plain and self.transport.can_reduce(round_.tensor)
+        return plain and self.transport.can_reduce(round_)
 
     async def _reduce_in_place(self, round_: Round) -> Reduction:
         journal, lane = self.journal, self.lane
@@ -434,6 +437,11 @@ class RealWorld(World):
 
     async def amend(self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool) -> bool:
         self.exchanged = True
+        if peer not in self.transport.shared_with:
+            raise UsageError(
+                f"participant {self.id} can't amend the memory of {peer}, which is on another host. Start all "
+                "workers of this strategy on one host, or take one that sends letters."
+            )
         memory = self.transport.peek(peer, f"me:{name}")
         if memory is None:
             return False

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fast.core import Letter
 from fast.core.framing import DTYPES
+from fast.core.world import Round
 from fast.errors import UsageError
 from fast.testing.reducing import check_reduce, together
 from fast.testing.showing import (
@@ -73,7 +74,7 @@ def check_shared_memory(make: Make, sizes: Iterable[int] = (1, 2, 3, 5)) -> None
     >>> check_shared_memory(make, sizes=[2])
     """
     for size in sizes:
-        reduces = make(size)[0].can_reduce(torch.zeros(1))
+        reduces = make(size)[0].can_reduce(Round(torch.zeros(1), tuple(range(size))))
         for check in (check_memory, check_windows, *((check_reduce,) if reduces else ())):
             ends = make(size)
             check(ends)

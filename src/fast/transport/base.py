@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fast.core.letter import Letter
 from fast.core.world import Link, Reduction, Round
-from fast.errors import UsageError, WireError
+from fast.errors import PeerLost, UsageError, WireError
 
 
 class Phase(IntEnum):
@@ -49,7 +50,9 @@ class Status(NamedTuple):
 class Transport(ABC):
     """One participant's way to the others. Ids run from 0 to `size` - 1.
 
-    Every verb but `sleep` returns at once.
+    Every verb returns at once, but `sleep`, `close`, and `peek` at a peer on another host. What a network can do is
+    abstract here. What only participants of one host can do for each other has a default that says no:
+    `shared_with`, `can_reduce` and `reduce`.
     """
 
     id: int
@@ -64,7 +67,7 @@ class Transport(ABC):
 
     @abstractmethod
     def arrivals(self) -> list[Letter]:
-        """Letters that have come in since, in order per sender."""
+        """Letters that have come in since, in order per sender and tag."""
 
     @abstractmethod
     def release(self, letters: Iterable[Letter]) -> None:
@@ -108,9 +111,23 @@ class Transport(ABC):
     def beat(self) -> None:
         """A sign of life, from the background thread."""
 
-    @abstractmethod
+    @property
+    def ended(self) -> PeerLost | None:
+        """Why the run can't go on, if this participant has been told or has found it out by itself. Where a parent
+        process watches everybody it says so in another way: it ends them."""
+        return None
+
+    def fail(self, why: str) -> None:  # noqa: B027
+        """Tell everybody that the run can't go on."""
+
+    @property
+    def shared_with(self) -> frozenset[int]:
+        """The peers whose memory is this participant's too: what they publish is read in place, and can be amended."""
+        return frozenset()
+
     def allocate(self, nbytes: int) -> Tensor:
-        """Zeroed bytes, 64-byte aligned, which peers can read in place where the transport can."""
+        """Zeroed bytes, 64-byte aligned, which the peers in `shared_with` can read in place."""
+        return torch.zeros(nbytes, dtype=torch.uint8)
 
     @abstractmethod
     def publish(self, name: str, tensor: Tensor) -> None:
@@ -118,7 +135,8 @@ class Transport(ABC):
 
     @abstractmethod
     def window(self, name: str, tensor: Tensor) -> Tensor:
-        """Let peers read this tensor under this name, live: as it is whenever they look.
+        """Let peers read this tensor under this name: as it is whenever they look. Those in `shared_with` look
+        once and see every change.
 
         Returns the memory to write into from now on. That is the tensor itself if it lies in memory
         of `allocate`; if not, its values are copied once into memory that peers can read.
@@ -126,12 +144,12 @@ class Transport(ABC):
 
     @abstractmethod
     def peek(self, peer: int, name: str) -> Tensor | None:
-        """What a peer has published, with its dtype and shape, to read in place. Who changes a window's
-        memory changes it for everybody, so only `World.amend` does. WireError if the peer says that it
-        lies where it can't."""
+        """What a peer has published, with its dtype and shape: in place, or from another host a copy of how it is
+        now. Who changes a window's memory changes it for everybody, so only `World.amend` does. WireError if the
+        peer says that it lies where it can't."""
 
-    def can_reduce(self, tensor: Tensor) -> bool:
-        """Whether `reduce` takes this tensor."""
+    def can_reduce(self, round_: Round) -> bool:
+        """Whether `reduce` does this round."""
         return False
 
     def reduce(self, round_: Round) -> Reducing:

@@ -113,6 +113,10 @@ class MemoryTransport(Transport):
         with self._hub.changed:
             self._set(self.status(self.id)._replace(alive_ns=time.monotonic_ns()))
 
+    @property
+    def shared_with(self) -> frozenset[int]:
+        return frozenset(range(self.size))
+
     def allocate(self, nbytes: int) -> Tensor:
         region = torch.zeros(nbytes, dtype=torch.uint8)
         self._regions.append(region)

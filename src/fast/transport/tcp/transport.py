@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import final
 
-import torch
 from torch import Tensor
 
 from fast.core.framing import copied_into, flat_copy, header_of, letter_of, lies_flat, nbytes_of, typed
@@ -375,9 +374,6 @@ class TcpTransport(Transport):
         """The driver beats by itself."""
 
     # What is published
-
-    def allocate(self, nbytes: int) -> Tensor:
-        return torch.zeros(nbytes, dtype=torch.uint8)
 
     def publish(self, name: str, tensor: Tensor) -> None:
         self._windows[name] = typed(flat_copy(tensor), tensor.dtype, tensor.shape)
