@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -100,15 +101,17 @@ def test_connections_that_break_lose_nothing(tls):
     leave(ends)
 
 
+def all_ready(end: TcpTransport) -> bool:
+    return all(end.phase(peer) == Phase.READY for peer in range(end.size))
+
+
 def test_news_reach_those_who_are_not_connected():
     """Sixteen participants, each with a few neighbours: everybody learns everybody's phase."""
     ends = make_tcp(16)
     for end in ends:
         end.set_phase(Phase.READY)
     for end in ends:
-        eventually(
-            end, lambda: all(end.phase(peer) == Phase.READY for peer in range(16)), "everybody is ready"
-        )
+        eventually(end, partial(all_ready, end), "everybody is ready")
     connected = [sum(way.connection is not None for way in end.ways.values()) for end in ends]
     assert max(connected) <= 8, f"connections of each: {connected}"
     leave(ends)

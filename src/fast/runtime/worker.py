@@ -127,8 +127,8 @@ class WorkerRuntime:
         if far:
             raise UsageError(
                 f"{self.strategy!r} changes its peers' memory, and worker {self.me.id} shares none with participants "
-                f"{sorted(far)}: they are on other hosts, or were not started by one `fast run`. Use that, or a strategy "
-                "that sends letters."
+                f"{sorted(far)}: they are on other hosts, or servers of their own. Start all workers with one "
+                "`fast run`, or take a strategy that sends letters."
             )
 
     def _show_live(self) -> None:

@@ -18,6 +18,7 @@ from fast.core import Letter
 from fast.core.framing import DTYPES
 from fast.core.world import Round
 from fast.errors import UsageError
+from fast.testing.growing import check_growth
 from fast.testing.reducing import check_reduce, together
 from fast.testing.showing import (
     SOON_S,
@@ -50,7 +51,14 @@ def check_transport(make: Make, sizes: Iterable[int] = (1, 2, 3, 5)) -> None:
     """
     alone = (check_status, check_published)
     among = (_check_order, _check_broadcast, _check_values, _check_kinds)
-    between_two = (_check_limit, _check_reuse, _check_waking, _check_phase_wakes, _check_own_name)
+    between_two = (
+        _check_limit,
+        _check_reuse,
+        check_growth,
+        _check_waking,
+        _check_phase_wakes,
+        _check_own_name,
+    )
     for size in sizes:
         for check in (*alone, *((*among, *between_two) if size > 1 else ())):
             ends = make(size)

@@ -1,4 +1,5 @@
-"""Carrying letters between participants: `memory` (threads of one process), `shm` (one host).
+"""Carrying letters between participants: `memory` (threads of one process), `shm` (one host), `tcp` (hosts), and
+`pairwise`, which takes shared memory within a host and TCP between hosts.
 
 Job: move letters, hold what peers publish, say who is alive, reduce in place where it can.
 May import: collectives, core, wire, view, errors.

@@ -29,19 +29,24 @@ def create_arenas(size: int) -> list[int]:
 
 
 class ShmTransport(Transport):
-    """One participant's end. `arenas` are the inherited descriptors, one per participant."""
+    """One participant's end. `arenas` are the inherited descriptors, one per participant.
 
-    def __init__(self, id: int, arenas: Sequence[int]) -> None:
+    If only some participants share this host, `near` are those, and the descriptors of the others may be of any
+    empty arena: nothing is ever found there.
+    """
+
+    def __init__(self, id: int, arenas: Sequence[int], near: Iterable[int] | None = None) -> None:
         self.id, self.size = id, len(arenas)
+        self._near = frozenset(range(self.size) if near is None else near)
         self._arenas = [Arena(fd, peer) for peer, fd in enumerate(arenas)]
         block = control_bytes(self.size)
-        self._controls = [Control(arena.map(0, block), self.size) for arena in self._arenas]
+        self._controls = [Control(arena.read(0, block), self.size) for arena in self._arenas]
         self._mine, self._arena = self._controls[id], self._arenas[id]
         self._futex, self._fence = Futex(), Fence()
         self._outgoing = Outgoing(id, self._arena, self._controls, self._fence)
         self._incoming = Incoming(id, self._arenas, self._controls)
         self._windows = Windows(id, self._arenas, self._controls, self._fence)
-        self._rings = 0
+        self._rings = self._calls = 0
         self._reducer = ShmReducer(id, self._arenas, self._controls, self._futex, self._fence)
         self.beat()
 
@@ -80,6 +85,12 @@ class ShmTransport(Transport):
 
     def sleep(self, token: int, seconds: float) -> None:
         self._futex.sleep(self._mine.words32, 0, self._mine.bell_address, token, seconds)
+
+    def wake(self) -> None:
+        """Another thread of this participant has something for it. Calls must not overlap."""
+        self._calls = (self._calls + 1) % (1 << 20)
+        self._mine.bell = self.id << 20 | self._calls
+        self._futex.wake(self._mine.bell_address)
 
     def _ring_everybody(self) -> None:
         for peer in range(self.size):
@@ -132,11 +143,11 @@ class ShmTransport(Transport):
     # Collectives
 
     def can_reduce(self, round_: Round) -> bool:
-        return True
+        return self._near.issuperset(round_.among)
 
     @property
     def shared_with(self) -> frozenset[int]:
-        return frozenset(range(self.size))
+        return self._near
 
     def reduce(self, round_: Round) -> Reducing:
         return self._reducer.reduce(round_)

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from fast.engine.attached.arenas import Arenas, can_share
 from fast.engine.attached.rendezvous import Rendezvous
 from fast.errors import UsageError, WireError
+from fast.transport import ShmTransport, Transport
+from fast.transport.pairwise import PairwiseTransport
 from fast.transport.tcp import Secret, issue, new_secret, parse_secret
 from fast.transport.tcp.connection import address_of, listen
 from fast.transport.tcp.transport import Job, TcpTransport
@@ -66,24 +69,33 @@ class Met:
 
     job: Job
     secret: Secret | None
-    transport: TcpTransport
+    transport: Transport
 
 
 def meet(meeting: Meeting) -> Met:
     """Wait until all workers have come; this worker's way to the others."""
     coming = _come(meeting)
     secret = _secret(meeting) if meeting.encrypted else None
+    session, size = coming[0].session, meeting.workers * 2 + SPARE_SERVERS
+    group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
+    arenas = Arenas(session, meeting.worker, group, size) if len(group) > 1 and can_share() else None
     listener = listen(_address(meeting, coming))
     try:
         where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
     except BaseException:
         listener.close()
         raise
-    session, size = coming[0].session, meeting.workers * 2 + SPARE_SERVERS
     directory = {worker: address.decode() for worker, address in enumerate(where)}
     job = Job(session, size, release(), directory, meeting.deadline_s)
     identity = None if secret is None else issue(secret, session, meeting.worker)
-    return Met(job, secret, TcpTransport(meeting.worker, job, listener, identity))
+
+    def far(woken: Callable[[], None] = lambda: None) -> TcpTransport:
+        return TcpTransport(meeting.worker, job, listener, identity, woken=woken)
+
+    if arenas is None:
+        return Met(job, secret, far())
+    near = ShmTransport(meeting.worker, arenas.fetch(meeting.deadline_s), group)
+    return Met(job, secret, PairwiseTransport(near, far))
 
 
 def _come(meeting: Meeting) -> list[Coming]:

@@ -17,8 +17,8 @@ from fast.engine.attached.servers import start_servers
 from fast.engine.attached.surroundings import Place, place_in
 from fast.engine.seat import Seat
 from fast.errors import FastError, UsageError
+from fast.transport import Transport
 from fast.transport.tcp import Secret, parse_secret, read_secret
-from fast.transport.tcp.transport import TcpTransport
 
 Number = TypeVar("Number", int, float)
 
@@ -96,7 +96,7 @@ class Attached:
         self._failure = ""
         self._hook = sys.excepthook
 
-    def connect(self) -> TcpTransport:
+    def connect(self) -> Transport:
         place, choices = self._place, self._choices
         if not choices.encrypted and place.worker == 0:
             print(

@@ -43,7 +43,6 @@ from fast.transport.tcp.records import Greeting, Kind, Look, look_record, read_l
 
 _SHOWN = "fast.shown"
 """The tag of letters that answer a look."""
-_POOL_BYTES = 1 << 30
 _LETTER_BYTES = 1 << 34
 _LINGER_NAP_S = 0.05
 
@@ -86,7 +85,7 @@ class TcpTransport(Transport):
         self.lock = threading.Lock()
         self.ways: dict[int, Way] = {}
         self._identity, self._woken = identity, woken
-        self._pool = Pool(_POOL_BYTES)
+        self._pool = Pool()
         self._changed, self._changes = threading.Condition(self.lock), 0
         self._bulletin = Bulletin(id, job.size, time.monotonic_ns())
         self._life = 0 if identity is None else identity.life
