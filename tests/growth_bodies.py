@@ -14,7 +14,7 @@ from fast.loop.session import close_sessions
 from fast.topologies import Full
 from fast.transport import ShmTransport
 
-STEPS = 1500
+STEPS = 600
 """So many letters each worker sends."""
 
 

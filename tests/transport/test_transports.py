@@ -170,6 +170,40 @@ def test_the_kit_finds_another_order_of_the_sum(make_shm):
         check_transport(make, [2])
 
 
+def test_the_kit_finds_letters_that_are_kept():
+    class Keeping(MemoryTransport):
+        def release(self, letters):
+            self._kept = [*getattr(self, "_kept", ()), *letters]
+            super().release(letters)
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Keeping(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match=r"each released, \d+ bytes are still held"):
+        check_transport(make, [2])
+
+
+def test_the_kit_finds_descriptors_that_stay_open():
+    opened = []
+
+    class Opening(MemoryTransport):
+        def post(self, to, letter, limit):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+            return super().post(to, letter, limit)
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Opening(id, hub) for id in range(size)]
+
+    try:
+        with pytest.raises(AssertionError, match="each released, 300 more descriptors are open"):
+            check_transport(make, [2])
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
 # Shared memory
 
 

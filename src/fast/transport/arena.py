@@ -63,22 +63,20 @@ class Arena:
         self._end: int | None = None
         self._owned: list[tuple[int, int, memoryview]] = []
 
-    def map(self, offset: int, nbytes: int) -> Tensor:
+    def map(self, offset: int, nbytes: int) -> memoryview:
         """The bytes at this place, where a page begins."""
         if offset % PAGE:
             raise self._outside(offset, nbytes)
-        return self.read(offset, nbytes)
+        return self._at(offset, nbytes)
 
     def read(self, offset: int, nbytes: int) -> Tensor:
-        """The bytes at any offset, also in the middle of a page.
+        """The bytes at any offset, also in the middle of a page."""
+        return flat(self._at(offset, nbytes))
 
-        A tensor of its own each time: slices of one tensor would also share the count of its changes.
-        """
+    def _at(self, offset: int, nbytes: int) -> memoryview:
         if offset + nbytes > len(self._view):
             self._view = self._mapped(offset, nbytes)
-        if not nbytes:
-            return torch.empty(0, dtype=torch.uint8)
-        return torch.frombuffer(self._view, dtype=torch.uint8, offset=offset, count=nbytes)
+        return self._view[offset : offset + nbytes]
 
     def _mapped(self, offset: int, nbytes: int) -> memoryview:
         """Where it is comes from its owner, who may lie, and may make its file as large as it likes."""
@@ -128,6 +126,11 @@ class Arena:
         if hasattr(mmap, "MADV_REMOVE"):  # elsewhere than on Linux they stay
             with mmap.mmap(self.fd, round_up(nbytes), offset=offset) as pages:
                 pages.madvise(mmap.MADV_REMOVE)
+
+
+def flat(memory: memoryview) -> Tensor:
+    """These bytes as a tensor of its own: slices of one tensor would share the count of its changes."""
+    return torch.frombuffer(memory, dtype=torch.uint8) if memory else torch.empty(0, dtype=torch.uint8)
 
 
 def _map(fd: int, nbytes: int) -> memoryview:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
-
 from fast.core.framing import copied_into, header_of, letter_of, nbytes_of
 from fast.core.letter import Letter
 from fast.errors import WireError
-from fast.transport.arena import Arena
+from fast.transport.arena import Arena, flat
 from fast.transport.control import RING, Control, Fence
 from fast.transport.slots import Slot, Slots
 from fast.wire import HEADER_LIMIT_BYTES, decode_header, encode_header
@@ -46,7 +44,7 @@ class Outgoing:
         """To those who have room."""
         header, nbytes = encode_header(header_of(letter)), nbytes_of(letter.tensor)
         slot = self._slots.take(HEADER_LIMIT_BYTES + nbytes)
-        slot.memory[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        slot.bytes[: len(header)] = header
         copied_into(slot.memory[HEADER_LIMIT_BYTES : HEADER_LIMIT_BYTES + nbytes], letter.tensor)
         self._fence()
         for peer in to:
@@ -103,8 +101,8 @@ class Incoming:
         if not 0 < header_bytes <= HEADER_LIMIT_BYTES:
             raise WireError(f"it announces a header of {header_bytes} bytes")
         memory = self._arenas[sender].map(offset, HEADER_LIMIT_BYTES + nbytes)
-        header = decode_header(bytes(memory[:header_bytes].numpy()))
-        letter = letter_of(header, memory[HEADER_LIMIT_BYTES:], sender)
+        header = decode_header(memory[:header_bytes])
+        letter = letter_of(header, flat(memory[HEADER_LIMIT_BYTES:]), sender)
         self._tickets[id(letter)] = (letter, sender, number)
         return letter
 

@@ -276,7 +276,7 @@ class ShmReducer:
             if round_.part is not None:
                 start, _, total = round_.part
                 first = place[1] - start * tensor.element_size()
-                group.whole = self._arenas[host].map(first, total * tensor.element_size()).view(tensor.dtype)
+                group.whole = self._arenas[host].read(first, total * tensor.element_size()).view(tensor.dtype)
         return group.output
 
     def _add_up(self, group: _Group, members: tuple[int, ...], tensor: Tensor, output: Tensor) -> None:
@@ -314,7 +314,7 @@ class ShmReducer:
             if length == 0:
                 return None
             data = self._arenas[peer].map(words[entry + _PRESENT_AT], _PRESENCE_BYTES)[:length]
-            present = union(present, int.from_bytes(bytes(data.numpy()), "little"))
+            present = union(present, int.from_bytes(data, "little"))
         return present
 
 

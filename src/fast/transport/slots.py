@@ -27,6 +27,7 @@ class Slot:
 
     def __init__(self, offset: int, memory: Tensor) -> None:
         self.offset, self.memory = offset, memory
+        self.bytes = memoryview(memory.numpy())  # type: ignore[arg-type]
         self.readers: list[tuple[int, int]] = []
         self.touched_bytes = 0
         """So far it has been written to; as much memory it takes."""
