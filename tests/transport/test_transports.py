@@ -371,8 +371,10 @@ def test_a_reader_never_finds_half_an_entry(make_shm):
     seen = set()
     while not done.is_set():
         found = peer.peek(0, "w")
-        seen.add((len(found), int(found.min()), int(found.max())))
+        if found is not None:  # on a busy machine the writer may stand still in the middle of an entry
+            seen.add((len(found), int(found.min()), int(found.max())))
     changing.join()
+    assert peer.peek(0, "w").tolist() == [1] * 8
     assert seen <= {(8, 1, 1), (1024, 2, 2)}
 
 
