@@ -338,8 +338,8 @@ def test_a_tiny_calibration(engine: LocalEngine) -> None:
     ]
     for one in found.crowds:
         spreads += [one.computing, one.turn, *one.means.values()]
-    assert all(0 < each.low_s <= each.median_s <= each.high_s < 10 for each in spreads)
-    assert 20e-6 < found.computing.median_s < 0.5 and found.weights_bytes == 4810 * 4
+    assert all(0 < each.low_s <= each.median_s <= each.high_s < 60 for each in spreads)
+    assert 20e-6 < found.computing.median_s < 60 and found.weights_bytes == 4810 * 4
     assert read_cluster(to_toml(cluster)) == cluster
     run = simulate_task(
         load_task("digits"),
