@@ -19,7 +19,8 @@ from fast.core import Strategy
 from fast.errors import FastError, UsageError
 from fast.lab import Comparison, Folder, Plan, Simulated, run_plan
 from fast.lab.batching import in_words
-from fast.lab.report import write_report
+from fast.lab.journal import RUN
+from fast.lab.report import write_report, write_report_again
 from fast.strategies.calls import short_call
 
 _RUNS = "runs"
@@ -64,7 +65,7 @@ def carry_out(
         print_table(comparison, title_of(plan), about, to_stderr=json == "-")
         if json is not None:
             write_json(json, comparison.to_json())
-        _write_report(comparison, folder.path)
+        _write_report(comparison, folder.path, resumed=resume is not None)
     return _exit_code(comparison, asked)
 
 
@@ -126,10 +127,11 @@ def servers_in_words(strategies: Sequence[Strategy], workers: int) -> list[str]:
     return [f"servers of each: {', '.join([*own, *rest])}"]
 
 
-def _write_report(comparison: Comparison, folder: Path) -> None:
-    """The last thing: whatever happens here, run.json is complete."""
+def _write_report(comparison: Comparison, folder: Path, *, resumed: bool) -> None:
+    """The last thing: whatever happens here, run.json is complete. What was measured before it was resumed came from
+    a file, which may be damaged."""
     try:
-        report = write_report(comparison.to_json(), folder)
+        report = write_report_again(folder / RUN) if resumed else write_report(comparison.to_json(), folder)
     except OSError as error:
         raise FastError(
             f"the report can't be written to {folder}: {error.strerror}. The results are in run.json; "

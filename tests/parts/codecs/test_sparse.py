@@ -60,6 +60,7 @@ def plain_top(values: Tensor, k: int) -> list[int]:
 
 # Which values
 
+
 def test_random_values_are_scaled_by_how_many_there_are_over_how_many_are_sent() -> None:
     """A quarter of 10 values is 3 whole ones: times 10/3, not times 4, else the mean over draws isn't the tensor."""
     for codec in (RandomK(0.25), RandomK(0.25, shared=False)):

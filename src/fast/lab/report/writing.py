@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from fast.errors import UsageError
+from fast.lab.journal import DAMAGED, METRICS
 from fast.lab.report.reading import Reading
 from fast.lab.report.tables import tables
+from fast.lab.settings import settings_of
 
 
 def write_report(data: Mapping[str, Any], folder: Path) -> Path:
@@ -31,6 +36,20 @@ def write_report(data: Mapping[str, Any], folder: Path) -> Path:
     for name, text in contents.items():
         write_whole(folder / name, text)
     return page
+
+
+def write_report_again(file: Path) -> Path:
+    """The same from a run.json, which may be damaged: then one sentence says so."""
+    from jinja2 import TemplateError
+
+    settings_of(file)  # says what is wrong with a file that isn't one
+    try:
+        return write_report(msgspec.json.decode(file.read_bytes()), file.parent)
+    except (*DAMAGED, TemplateError) as error:
+        raise UsageError(
+            f"{file} is damaged: no report can be made of it ({type(error).__name__}: {error}). If {METRICS} is still "
+            f"beside it, write it anew: fast compare --resume {file.parent}"
+        ) from error
 
 
 def write_whole(path: Path, text: str) -> None:
