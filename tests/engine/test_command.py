@@ -19,8 +19,11 @@ import pytest
 
 import fast
 from fast.cli import main
+from fast.cli.run import tell_record
+from fast.engine import Failure
 from fast.errors import UsageError
 from fast.loop.script import find_module
+from fast.runtime.record import CANT_RECORD
 from running import Lent
 
 MARK = "FAST_TEST_MARK"
@@ -229,6 +232,15 @@ def test_a_training_from_the_command_line(tmp_path):
     assert sorted(run.stdout.splitlines()) == ["[worker 0] trained -x", "[worker 1] trained -x"]
     assert "fast: --strategy ssp(bound=0) overrides torus of the script" in run.stderr
     assert re.search(r'"steps": \[\s*2,\s*2\s*\]', (tmp_path / "o").read_text())
+
+
+def test_a_record_that_could_not_be_written_is_not_called_recorded(capsys):
+    full = Failure("worker 0", f"{CANT_RECORD} to rec/0.frames: No space left on device")
+    tell_record("rec", full)
+    assert capsys.readouterr().err == "fast: the record in rec isn't complete; make room and record again\n"
+    for failure in (None, Failure("worker 0", "ValueError: bad")):
+        tell_record("rec", failure)
+        assert capsys.readouterr().err == "fast: recorded in rec; to repeat it: fast replay rec\n"
 
 
 @pytest.fixture

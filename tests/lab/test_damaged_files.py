@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from damage import DEEP, damaged, overwritten
 
+from damage import DEEP, damaged, overwritten
 from fast.cli.comparing import carry_out
 from fast.cli.options import Asked
 from fast.cli.report import report_command
@@ -39,16 +39,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refusals(read: Callable[[int], object], tries: range) -> int:
     """How many of these are refused. Everything but a UsageError is a failure of the test."""
-    refused = 0
+    refused = longest = 0
     for seed in tries:
         try:
             read(seed)
         except UsageError as error:
             refused += 1
-            assert len(str(error)) < SHORT, (seed, str(error)[:SHORT])
+            longest = max(longest, len(str(error)))
         except BaseException as error:
             error.add_note(f"with seed {seed}")
             raise
+    assert longest < SHORT
     return refused
 
 
@@ -149,7 +150,7 @@ def test_a_whole_one_is_still_read(finished: Path, tmp_path: Path) -> None:
 def test_deep_nesting(content: bytes, finished: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(content)
     (tmp_path / "trials.jsonl").write_bytes(content + b"\n")
-    with pytest.raises(UsageError, match="is not a run.json"):
+    with pytest.raises(UsageError, match=r"is not a run\.json"):
         settings_of(tmp_path)
     with pytest.raises(UsageError, match="doesn't begin like a sweep"):
         Record.resume(tmp_path)

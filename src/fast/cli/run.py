@@ -12,12 +12,12 @@ from typer.core import TyperCommand
 
 from fast.cli.display import RunDisplay, end_of
 from fast.cli.passing import passed_on
-from fast.engine import Job, LocalEngine
+from fast.engine import Failure, Job, LocalEngine
 from fast.errors import UsageError
 from fast.loop.loading import strategy_from
 from fast.loop.script import find_module
 from fast.runtime.journal import check_recordable
-from fast.runtime.record import check_free
+from fast.runtime.record import CANT_RECORD, check_free
 
 ENTRY, SERVER_ENTRY = "fast.loop.script:run_script", "fast.loop.serving:serve"
 
@@ -96,8 +96,16 @@ def run_command(
         outcome = engine.run(job, display)
     code = end_of(outcome, json, display.summary())
     if record is not None:
-        print(f"fast: recorded in {record}; to repeat it: fast replay {record}", file=sys.stderr)
+        tell_record(record, outcome.failure)
     return code
+
+
+def tell_record(record: str, failure: Failure | None) -> None:
+    """Where the record is, and whether it is whole: a failed run has a record too, unless that is what failed."""
+    if failure is not None and CANT_RECORD in failure.message:
+        print(f"fast: the record in {record} isn't complete; make room and record again", file=sys.stderr)
+    else:
+        print(f"fast: recorded in {record}; to repeat it: fast replay {record}", file=sys.stderr)
 
 
 def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, str | list[str] | None]:

@@ -68,8 +68,8 @@ def sweep_command(
     search: Annotated[
         int | None,
         typer.Option(
-            help="Instead of the whole grid so many trials for each strategy, searched by optuna "
-            "(pip install 'fast-training[search]')."
+            help="Number of trials for each strategy, chosen by optuna, instead of the whole grid. Needs the extra "
+            r"\[search]: pip install 'fast-training\[search]'."
         ),
     ] = None,
     jobs: Annotated[

@@ -84,8 +84,12 @@ class Folder(Journal):
             raise UsageError(
                 f"{path} is there already. Go on with it by --resume {path}, or choose another --name."
             )
-        with _writing(path):
+        try:
             path.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(
+                f"{path} can't be made: {error.strerror}. Choose a folder that you can write to, with --runs."
+            ) from error
         return Folder(path)
 
     @staticmethod

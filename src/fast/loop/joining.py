@@ -123,8 +123,8 @@ def _join_others(
     if servers and strategy.servers_optimize and options.before_apply is not None:
         raise UsageError(
             f"before_apply can't be called with {strategy!r}: its optimizer runs on a server, which never runs "
-            "your code. Change this worker's own gradient before optimizer.step(), or take a strategy "
-            "without servers."
+            "your code. Change this worker's own gradient between backward() and optimizer.step() (without "
+            "bucket_mb), or take a strategy without servers."
         )
     if seat.workers > 1:
         check_layers(model, strategy)

@@ -28,6 +28,7 @@ from fast.runtime.answers import Answer, AnyAnswer, Ended, Opened, Raised
 
 SCHEMA = 1
 FRAME_LIMIT_BYTES = 1 << 28
+CANT_RECORD = "the record can't be written"
 _MOST_THREADS = 1 << 16
 """Of a worker; torch would refuse much larger numbers in the middle of a replay."""
 _HEADER = "run.json"
@@ -131,7 +132,7 @@ class FrameFile:
         try:
             yield
         except OSError as error:
-            raise FastError(f"the record can't be written to {self._path}: {error.strerror}") from error
+            raise FastError(f"{CANT_RECORD} to {self._path}: {error.strerror}") from error
 
 
 # Reading

@@ -41,7 +41,7 @@ Load = Callable[[str, str], object]
 
 _LITERALS = ("inf", "True", "False", "None")
 MOST_CHARACTERS, MOST_NESTED, _SHOWN = 100_000, 30, 100
-"""Limits for a text and for its nesting. `_SHOWN` is how many characters of it an error shows on each side of a mistake."""
+"""Limits for a text and its nesting. An error shows up to `_SHOWN` characters on each side of a mistake."""
 _TOO_DEEP = f"it is nested more than {MOST_NESTED} levels deep"
 
 
