@@ -88,7 +88,7 @@ def test_on_workers(name: str, workers: int, engine: LocalEngine) -> None:
         entry="fast.loop.script:run_script",
         server_entry="fast.loop.serving:serve",
         arguments={"script": str(EXAMPLES / f"{name}.py"), "arguments": []},
-        preload=["fast", "torch._dynamo", "sklearn.datasets"],
+        preload=["fast.loop", "fast.strategies.presets", "torch._dynamo", "sklearn.datasets"],
         folder=str(ROOT),
     )
     events: list[dict[str, Any]] = []

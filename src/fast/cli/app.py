@@ -9,17 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from fast.cli.calibrate import calibrate_command
-from fast.cli.compare import compare_command
-from fast.cli.data import data_command
-from fast.cli.plan import plan_command
-from fast.cli.replay import replay_command
-from fast.cli.report import report_command
-from fast.cli.run import RunCommand, run_command
-from fast.cli.simulate import simulate_command
-from fast.cli.strategies import strategies_command
-from fast.cli.sweep import sweep_command
-from fast.cli.tasks import tasks_command
+from fast.cli.commands import CONTEXT, LateCommands
 from fast.errors import FastError, UsageError
 
 INTERRUPTED = 130
@@ -35,23 +25,13 @@ def make_app() -> typer.Typer:
     """The typer application."""
     app = typer.Typer(
         name="fast",
+        cls=LateCommands,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=dict(CONTEXT),
     )
     app.callback()(options_of_all)
-    app.command("run", cls=RunCommand)(run_command)
-    app.command("replay")(replay_command)
-    app.command("compare")(compare_command)
-    app.command("simulate")(simulate_command)
-    app.command("plan")(plan_command)
-    app.command("sweep")(sweep_command)
-    app.command("calibrate")(calibrate_command)
-    app.command("report")(report_command)
-    app.command("strategies")(strategies_command)
-    app.command("tasks")(tasks_command)
-    app.command("data")(data_command)
     return app
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from fast.cli.display import RunDisplay, end_of
 from fast.cli.passing import passed_on
@@ -19,16 +18,9 @@ from fast.loop.script import find_module
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import CANT_RECORD, check_free
 
+PRELOAD = ("fast.loop", "fast.strategies.presets", "torch._dynamo")
+"""Imported once, before the workers are forked; torch imports its compiler when the first optimizer is made."""
 ENTRY, SERVER_ENTRY = "fast.loop.script:run_script", "fast.loop.serving:serve"
-
-
-class RunCommand(TyperCommand):
-    """Options end where the script begins, as with `python` and `torchrun`."""
-
-    allow_interspersed_args = False
-
-    def collect_usage_pieces(self, ctx: object) -> list[str]:
-        return ["[OPTIONS]", "SCRIPT", "[ARGS]..."]
 
 
 def run_command(
@@ -86,7 +78,7 @@ def run_command(
         seed=seed,
         deadline_s=deadline,
         threads=threads or threads_per_worker(workers),
-        preload=["fast", "torch._dynamo"],  # which torch imports when the first optimizer is made
+        preload=[*PRELOAD],
         folder=os.getcwd(),
         record=None if record is None else str(Path(record).resolve()),
     )

@@ -6,18 +6,18 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from fast.core import Strategy
 from fast.errors import FastError
-from fast.lab.journal import DAMAGED, CantWrite, Journal, damaged_line
+from fast.lab.journal import CantWrite, Journal
 from fast.lab.judging import Judge, Question, judge_run, judge_trial
+from fast.lab.known import check_known
 from fast.lab.measures import Run
 from fast.lab.plan import REAL, Plan
-from fast.lab.results import Comparison, Result, summary_of
+from fast.lab.results import Comparison, Result
 from fast.lab.settings import Real, Simulated
 from fast.lab.surroundings import surroundings
 from fast.lab.tracing import trace_events
@@ -96,7 +96,7 @@ class _Comparing:
     started: str = ""
 
     def run(self) -> Comparison:
-        self._check_known()
+        check_known(self.journal)
         self.started = self._once("started", lambda: {"at": _now()})["at"]
         self._update()
         self.alone_samples_per_s = self._once("alone", self._measure_alone)["samples_per_s"]
@@ -108,17 +108,6 @@ class _Comparing:
                 self._run(asked, setting, labels[asked], seed, test)
         ended = self._once("ended", lambda: {"at": _now()})["at"]
         return self._update(ended)
-
-    def _check_known(self) -> None:
-        """Refuse what a damaged journal says, before anything is run."""
-        for key, values in self.journal.finished.items():
-            kind = next((kind for start, kind in _KNOWN.items() if key.startswith(start)), None)
-            try:
-                known = msgspec.convert(values, kind or dict[str, Any])
-                if isinstance(known, Result):
-                    known.to_json(), summary_of([known])
-            except DAMAGED as error:
-                raise damaged_line(self.journal.metrics or "the journal", repr(key), error) from error
 
     def _once(self, key: str, make: Any) -> Mapping[str, Any]:
         if key not in self.journal.finished:
@@ -271,20 +260,6 @@ class _Comparing:
         )
         self.journal.update(comparison.to_json())
         return comparison
-
-
-class _Time(msgspec.Struct):
-    at: str
-
-
-class _Alone(msgspec.Struct):
-    samples_per_s: float | None
-
-
-_KNOWN: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
-    {"run of ": Result, "trial ": Trial, "started": _Time, "ended": _Time, "alone": _Alone}
-)
-"""How the keys of a journal begin, and what is known by them."""
 
 
 def _run_key(asked: str, seed: int) -> str:

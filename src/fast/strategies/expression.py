@@ -256,7 +256,7 @@ def _shallow(tree: ast.expr) -> ast.expr:
     for _ in range(2 * MOST_NESTED):  # a call's named argument is a level of its own
         if not level:
             return tree
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        level = [child for each in level for child in ast.iter_child_nodes(each)]
     raise RecursionError
 
 
