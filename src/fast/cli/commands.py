@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Place] = MappingProxyType(
         "report": Place(
             "Write report.html, figures and tables from a run.json, also from that of an interrupted comparison."
         ),
-        "strategies": Place("List all strategies: who talks to whom, when, and what is exchanged."),
+        "strategies": Place("Show the strategies to start with; with --all the whole list."),
         "tasks": Place("List the built-in tasks: sizes, the score to reach, and the data that each needs."),
         "data": Place("List the data sets, or fetch one: nothing is ever downloaded during training."),
     }
