@@ -180,6 +180,14 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
     assert " ".join(said.partition("\n\n")[0].split()) == commands.COMMANDS[name].words
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_is_in_usual_words(name: str) -> None:
+    command = COMMANDS[name]
+    texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
+    odd = re.compile(r"(?i)unless told|\bso many\b|is wanted|\bwhom\b|\beverybody\b|\bnobody\b|^(of|as) ")
+    assert not [text for text in texts if text and odd.search(text)]
+
+
 def test_square_brackets_in_help_are_shown() -> None:
     """They are marks of the library that shows it, unless they are escaped."""
     shown = CliRunner().invoke(make_app(), ["sweep", "--help"], env={"COLUMNS": "200"}).output

@@ -3,7 +3,8 @@ second or more, so a command's module is imported when that command is called.""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -49,7 +50,7 @@ COMMANDS: Mapping[str, Place] = MappingProxyType(
             "Say which strategy to take, how fast it will be and why, from sizes, speeds and needs alone."
         ),
         "sweep": Place(
-            "Try many settings of each strategy on TASK in the simulator: its knobs times learning rates."
+            "Try many settings of each strategy on TASK in the simulator: arguments and learning rates."
         ),
         "calibrate": Place(
             "Measure this machine with real workers and write a model of it for `fast simulate --cluster`."
@@ -81,7 +82,13 @@ def load_command(name: str) -> TyperCommand:
     """The whole command, with its options."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=dict(CONTEXT))
     function = getattr(import_module(f"fast.cli.{name}"), f"{name}_command")
-    alone.command(name, cls=COMMANDS[name].kind)(function)
+    alone.command(name, cls=COMMANDS[name].kind, help=_flowing(function))(function)
     command = typer.main.get_command(alone)
     assert isinstance(command, TyperCommand)
     return command
+
+
+def _flowing(function: Callable[..., object]) -> str:
+    """Its docstring without the breaks of lines inside paragraphs, which would also be broken on a narrow terminal."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -25,7 +25,7 @@ from fast.strategies.calls import short_call
 
 _RUNS = "runs"
 FolderOption = Annotated[
-    str | None, typer.Option("--runs", help="Where the folders of results are.", show_default=_RUNS)
+    str | None, typer.Option("--runs", help="Folder that holds the folders of results.", show_default=_RUNS)
 ]
 """None unless it was given, so that it can be refused where there is no folder to write."""
 

@@ -12,7 +12,7 @@ from fast.lab.report import write_report_again
 
 
 def report_command(
-    run: Annotated[str, typer.Argument(help="The folder of a comparison, or its run.json.")],
+    run: Annotated[str, typer.Argument(help="Folder of a comparison, or its run.json.")],
 ) -> None:
     """Write report.html, figures and tables from a run.json, also from that of an interrupted comparison."""
     given = Path(run)

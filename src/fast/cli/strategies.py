@@ -37,12 +37,12 @@ _PLAIN_WIDTH = 120
 def strategies_command(
     every: Annotated[bool, typer.Option("--all", help="List all of them, with their arguments.")] = False,
     json: Annotated[
-        str | None, typer.Option("--json", help="Write the whole table to this file; - is stdout.")
+        str | None, typer.Option("--json", help="Write the whole table to this file; - is standard output.")
     ] = None,
 ) -> None:
     """Show the strategies to start with; with --all the whole list.
 
-    A strategy says what workers send each other, to whom and when.
+    A strategy says what workers send, to which others, and when.
     """
     presets = list(catalogue().values())
     if json is not None:

@@ -160,7 +160,7 @@ class _Replay:
     def _prompter(self, id: int) -> Prompter:
         if id not in self._record.parts:
             raise UsageError(
-                f"{self._record.folder} has no file of {self._record.name_of(id)}, who takes part now"
+                f"{self._record.folder} has no file of {self._record.name_of(id)}, which takes part now"
             )
         watch = self._watch if self._watch is not None and self._watch.worker == id else None
 
