@@ -321,6 +321,6 @@ def test_the_page_shows_every_kind_of_sentence_as_it_is_printed():
 
 def test_the_page_tells_the_times_that_go_without_saying():
     page = PAGE.read_text(encoding="utf-8")
-    assert Scenario().notice_ns == S and "the others wait for the dead; 1 s unless told" in page
+    assert Scenario().notice_ns == S and "Until then the other workers wait. Default: 1 s" in page
     assert Scenario().resend_ns == DETOUR_NS == 200 * MS
-    assert "the resend time; 200 ms unless told" in page and "up to 200 ms longer" in page
+    assert "the resend time; default: 200 ms" in page and "up to 200 ms longer" in page
