@@ -12,14 +12,17 @@ from typer.exceptions import TyperException
 from fast.cli.calibrate import calibrate_command
 from fast.cli.compare import compare_command
 from fast.cli.data import data_command
+from fast.cli.output import BROKEN_PIPE, complain, drop_output, flush
 from fast.cli.plan import plan_command
 from fast.cli.replay import replay_command
 from fast.cli.report import report_command
 from fast.cli.run import RunCommand, run_command
 from fast.cli.simulate import simulate_command
+from fast.cli.stopping import Ended
 from fast.cli.strategies import strategies_command
 from fast.cli.sweep import sweep_command
 from fast.cli.tasks import tasks_command
+from fast.engine import fill_standard_streams
 from fast.errors import FastError, UsageError
 
 INTERRUPTED = 130
@@ -66,10 +69,12 @@ def options_of_all(
 
 def main() -> None:
     """A wrong call ends with one sentence and exit code 2, a failed run with 1, Ctrl-C with 130."""
+    fill_standard_streams()
     try:
         code = make_app()(standalone_mode=False)
         if code == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
+        flush()
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         _end(str(error), 2)
@@ -79,6 +84,11 @@ def main() -> None:
         _end(_in_words(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         _end("interrupted; all workers have been ended", INTERRUPTED)
+    except Ended as ended:
+        _end(str(ended), ended.code)
+    except BrokenPipeError:  # of something like `fast strategies | head`
+        drop_output()
+        sys.exit(BROKEN_PIPE)
 
 
 def _in_words(error: TyperException) -> str:
@@ -91,5 +101,5 @@ def _in_words(error: TyperException) -> str:
 
 def _end(message: str, code: int) -> None:
     if message:  # a command without arguments has shown its help
-        print(f"fast: {message}", file=sys.stderr)
+        complain(f"fast: {message}\n")
     sys.exit(code)
