@@ -99,6 +99,8 @@ class Run:
                 )
             )
             return
+        assert self._watch is not None
+        self._watch.vouch(id)  # from here on silence counts
         participant = self._participants[id] = Participant(id, name, forked.pid, forked.channel)
         self._around.selector.register(
             forked.channel, selectors.EVENT_READ, partial(self._on_message, participant)
@@ -245,17 +247,27 @@ class Run:
         """Ask all workers to finish their step and leave; kill those that have not left after `grace_s`."""
         if self._ending is None:
             self._ending = _Ending(why, grace_s, time.monotonic() + grace_s)
-            words = (
-                f"{why}: every worker finishes its step and leaves; after {grace_s:g} s the rest is killed"
+            how = (
+                "every worker finishes its step and leaves"
+                if self._trains()
+                else "the workers are told to end"
             )
+            words = f"{why}: {how}; those that still run after {grace_s:g} s are killed"
             self._tell({"event": "say", "who": "the run", "text": words})
             self._ask_to_end(self._ending)
 
+    def _workers(self) -> list[Participant]:
+        return [self._participants[id] for id in range(self._job.workers) if id in self._participants]
+
+    def _trains(self) -> bool:
+        """Whether the workers have met; from then on each knows how to leave the others."""
+        workers = self._workers()
+        return len(workers) > 1 and all(self._phase(worker) >= Phase.READY for worker in workers)
+
     def _ask_to_end(self, ending: _Ending) -> None:
         """Servers end by themselves when all workers have left."""
-        workers = [self._participants[id] for id in range(self._job.workers) if id in self._participants]
-        trains = len(workers) > 1 and all(self._phase(worker) >= Phase.READY for worker in workers)
-        for worker in workers:
+        trains = self._trains()
+        for worker in self._workers():
             worker.ask_to_end(trains=trains)
         if time.monotonic() >= ending.at_s and not self._overdue:
             self._overdue = [p.name for p in self._participants.values() if p.status is None]
@@ -296,10 +308,11 @@ class Run:
     def _stopped(self) -> Failure | None:
         if self._ending is None:
             return None
-        late = f" {', '.join(self._overdue)} had not ended after {self._ending.grace_s:g} s and had to be killed."
-        return Failure(
-            "the run", f"stopped by {self._ending.why}; all workers have ended.{late * bool(self._overdue)}"
-        )
+        words = f"the run was stopped by {self._ending.why}; all workers have ended"
+        if self._overdue:
+            late = ", ".join(self._overdue)
+            words += f". Not within {self._ending.grace_s:g} s, and therefore killed: {late}"
+        return Failure("the run", words)
 
     def close(self) -> None:
         """In a participant: what is the host's own."""
