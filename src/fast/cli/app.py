@@ -71,11 +71,7 @@ def main() -> None:
     """A wrong call ends with one sentence and exit code 2, a failed run with 1, Ctrl-C with 130."""
     fill_standard_streams()
     try:
-        code = make_app()(standalone_mode=False)
-        if code == INTERRUPTED:  # what typer makes of Ctrl-C
-            raise KeyboardInterrupt
-        flush()
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(_call())
     except UsageError as error:
         _end(str(error), 2)
     except FastError as error:
@@ -89,6 +85,21 @@ def main() -> None:
     except BrokenPipeError:  # of something like `fast strategies | head`
         drop_output()
         sys.exit(BROKEN_PIPE)
+
+
+def _call() -> int:
+    """Returns the exit code, when everything has been written."""
+    try:
+        code = make_app()(standalone_mode=False)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        flush()  # which says it if standard output is what failed
+        raise
+    if code == INTERRUPTED:  # what typer makes of Ctrl-C
+        raise KeyboardInterrupt
+    flush()
+    return code if isinstance(code, int) else 0
 
 
 def _in_words(error: TyperException) -> str:

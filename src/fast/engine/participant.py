@@ -11,6 +11,7 @@ from typing import Any
 
 from fast.engine.messages import Channel
 from fast.engine.rows import Rows
+from fast.transport import Phase
 
 
 @dataclass
@@ -48,6 +49,29 @@ class Participant:
                 self.status = found[1]
                 return True
         return False
+
+    @property
+    def killed_by(self) -> int:
+        """The signal that ended it, or 0."""
+        return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else 0
+
+    def why_ended(self, phase: Phase, steps: int) -> str:
+        """What is wrong with its end; empty if nothing is, or if it has not ended."""
+        if self.status is None:
+            return ""
+        if self.killed_by:
+            return (
+                f"was killed by signal {self.killed_by} ({signal_name(self.killed_by)}) after {steps} steps; "
+                "the others can't go on without it"
+            )
+        if os.WEXITSTATUS(self.status):
+            return f"ended with exit code {os.WEXITSTATUS(self.status)}"
+        if not self.returned and Phase.JOINED <= phase < Phase.DONE:
+            return (
+                f"ended in the middle of the training, after {steps} steps and without an error (did it call "
+                "os._exit?); the others can't go on without it"
+            )
+        return ""
 
     def kill(self) -> None:
         """End it at once, with all that it has started."""

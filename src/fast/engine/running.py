@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 from fast.engine.forking import Body, Kept, fork
 from fast.engine.limits import SPARE_PARTICIPANTS, raise_limits
 from fast.engine.messages import Failure, Job, Outcome
-from fast.engine.participant import Participant, signal_name
+from fast.engine.participant import Participant
 from fast.engine.process import run_server, run_worker
 from fast.engine.rows import Rows
 from fast.runtime.rendezvous import ended_before_join
@@ -166,30 +166,10 @@ class Run:
         while participant.connected and participant.channel.has_more():
             self._on_message(participant)  # its last words came before its end
         participant.kill_group()
-        why = self._why_ended(participant)
-        if why:
+        asked = self._ending is not None and participant.killed_by == signal.SIGTERM
+        why = participant.why_ended(self._phase(participant), self._steps(participant.id))
+        if why and not asked:
             self._fail(Failure(participant.name, f"{participant.name} {why}"))
-
-    def _why_ended(self, participant: Participant) -> str:
-        """What is wrong with its end; empty if nothing is."""
-        status = participant.status
-        assert status is not None
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            if self._ending is not None and number == signal.SIGTERM:
-                return ""
-            return (
-                f"was killed by signal {number} ({signal_name(number)}) after {self._steps(participant.id)} steps; "
-                "the others can't go on without it"
-            )
-        if os.WEXITSTATUS(status):
-            return f"ended with exit code {os.WEXITSTATUS(status)}"
-        if not participant.returned and Phase.JOINED <= self._phase(participant) < Phase.DONE:
-            return (
-                f"ended in the middle of the training, after {self._steps(participant.id)} steps and without an "
-                "error (did it call os._exit?); the others can't go on without it"
-            )
-        return ""
 
     def _phase(self, participant: Participant) -> Phase:
         return Phase.STARTING if self._watch is None else self._watch.phase(participant.id)
