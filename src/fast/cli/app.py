@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 from fast.cli.calibrate import calibrate_command
 from fast.cli.compare import compare_command
 from fast.cli.data import data_command
-from fast.cli.output import BROKEN_PIPE, complain, drop_output, flush
+from fast.cli.output import check_output, complain, drop_output, flush
 from fast.cli.plan import plan_command
 from fast.cli.replay import replay_command
 from fast.cli.report import report_command
@@ -84,7 +84,7 @@ def main() -> None:
         _end(str(ended), ended.code)
     except BrokenPipeError:  # of something like `fast strategies | head`
         drop_output()
-        sys.exit(BROKEN_PIPE)
+        sys.exit(1)
 
 
 def _call() -> int:
@@ -94,7 +94,7 @@ def _call() -> int:
     except BrokenPipeError:
         raise
     except OSError:
-        flush()  # which says it if standard output is what failed
+        check_output()
         raise
     if code == INTERRUPTED:  # what typer makes of Ctrl-C
         raise KeyboardInterrupt

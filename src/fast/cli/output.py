@@ -11,8 +11,6 @@ from typing import IO
 from fast.errors import FastError
 
 _STDERR = 2
-BROKEN_PIPE = 141
-"""Exit code of a command whose reader has gone, as if SIGPIPE had ended it."""
 
 
 class OutputLost(FastError):
@@ -36,6 +34,14 @@ def flush() -> None:
     """Write what is left in standard output, before Python does so where an error has no way out."""
     if sys.stdout is not None:
         with writing(sys.stdout):
+            sys.stdout.flush()
+
+
+def check_output() -> None:
+    """Raise OutputLost if standard output can't be written."""
+    if sys.stdout is not None:
+        with writing(sys.stdout):
+            sys.stdout.write("\n")
             sys.stdout.flush()
 
 

@@ -90,13 +90,18 @@ class LocalEngine:
     def _start_host(self) -> Channel:
         fill_standard_streams()
         ours, theirs = socket.socketpair()
-        with theirs:
-            os.set_inheritable(theirs.fileno(), True)
-            command = [sys.executable, "-m", "fast.engine.host", str(theirs.fileno()), str(os.getpid())]
-            environment = environment_of_workers(self._hash_seed)
+        os.set_inheritable(theirs.fileno(), True)
+        command = [sys.executable, "-m", "fast.engine.host", str(theirs.fileno()), str(os.getpid())]
+        environment = environment_of_workers(self._hash_seed)
+        try:
             self._process = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), env=environment, start_new_session=True
             )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         return Channel(ours)
 
     def close(self) -> None:
