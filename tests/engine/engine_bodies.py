@@ -166,6 +166,8 @@ def catch_a_failure() -> str:
     except FastError as error:
         close_sessions(seat)
         return f"{type(error).__name__}: {error}"
+    finally:
+        close_sessions(seat)  # the other one receives until then
     return "nothing"
 
 
