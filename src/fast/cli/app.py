@@ -10,6 +10,8 @@ import typer
 from typer.exceptions import TyperException
 
 from fast.cli.commands import CONTEXT, LateCommands
+from fast.cli.ending import Ended
+from fast.cli.output import check_output, complain, drop_output, flush
 from fast.errors import FastError, UsageError
 
 INTERRUPTED = 130
@@ -46,11 +48,9 @@ def options_of_all(
 
 def main() -> None:
     """A wrong call ends with one sentence and exit code 2, a failed run with 1, Ctrl-C with 130."""
+    _open_standard_streams()
     try:
-        code = make_app()(standalone_mode=False)
-        if code == INTERRUPTED:  # what typer makes of Ctrl-C
-            raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(_call())
     except UsageError as error:
         _end(str(error), 2)
     except FastError as error:
@@ -59,6 +59,35 @@ def main() -> None:
         _end(_in_words(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         _end("interrupted; all workers have been ended", INTERRUPTED)
+    except Ended as ended:
+        _end(str(ended), ended.code)
+    except BrokenPipeError:  # of something like `fast strategies | head`
+        drop_output()
+        sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """Those that are closed: the next file that is opened would take their numbers."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        # Late: it imports torch, which `fast --help` doesn't need.
+        from fast.engine import fill_standard_streams
+
+        fill_standard_streams()
+
+
+def _call() -> int:
+    """Returns the exit code, when everything has been written."""
+    try:
+        code = make_app()(standalone_mode=False)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        check_output()
+        raise
+    if code == INTERRUPTED:  # what typer makes of Ctrl-C
+        raise KeyboardInterrupt
+    flush()
+    return code if isinstance(code, int) else 0
 
 
 def _in_words(error: TyperException) -> str:
@@ -71,5 +100,5 @@ def _in_words(error: TyperException) -> str:
 
 def _end(message: str, code: int) -> None:
     if message:  # a command without arguments has shown its help
-        print(f"fast: {message}", file=sys.stderr)
+        complain(f"fast: {message}\n")
     sys.exit(code)

@@ -11,7 +11,8 @@ import typer
 
 from fast.cli.display import RunDisplay, end_of
 from fast.cli.passing import passed_on
-from fast.engine import Failure, Job, LocalEngine
+from fast.cli.stopping import Stopping
+from fast.engine import Failure, Job, LocalEngine, check_room
 from fast.errors import UsageError
 from fast.loop.loading import strategy_from
 from fast.loop.script import find_module
@@ -20,6 +21,7 @@ from fast.runtime.record import CANT_RECORD, check_free
 
 PRELOAD = ("fast.loop", "fast.strategies.presets", "torch._dynamo")
 """Imported once, before the workers are forked; torch imports its compiler when the first optimizer is made."""
+MOST_SECONDS, MOST_THREADS, MOST_SEED = 1_000_000_000, 1024, 2**63 - 1
 ENTRY, SERVER_ENTRY = "fast.loop.script:run_script", "fast.loop.serving:serve"
 
 
@@ -66,6 +68,7 @@ def run_command(
     fast run --workers 4 --strategy "local_sgd(tau=8)" train.py --lr 0.1
     """
     check_options(workers, threads, deadline)
+    check_seed(seed)
     check_strategy(strategy, workers, recorded=record is not None)
     if record is not None:
         check_free(Path(record))
@@ -84,12 +87,12 @@ def run_command(
     )
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
         print(f"fast: {note}", file=sys.stderr)
-    with LocalEngine() as engine, RunDisplay(script, workers) as display:
-        outcome = engine.run(job, display)
+    with LocalEngine() as engine, RunDisplay(script, workers) as display, Stopping(engine) as stopping:
+        outcome = engine.run(job, stopping.before(display))
     code = end_of(outcome, json, display.summary())
     if record is not None:
         tell_record(record, outcome.failure)
-    return code
+    return stopping.code or code
 
 
 def tell_record(record: str, failure: Failure | None) -> None:
@@ -111,10 +114,19 @@ def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, s
 
 def check_options(workers: int, threads: int | None, deadline: float) -> None:
     check_workers(workers)
-    if deadline <= 0:
-        raise UsageError(f"--deadline {deadline:g}: a deadline is longer than 0 seconds")
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads {threads}: a worker needs at least 1 thread")
+    if not 0 < deadline <= MOST_SECONDS:
+        raise UsageError(
+            f"--deadline {deadline:g}: a deadline is longer than 0 seconds and at most {MOST_SECONDS:,}"
+        )
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise UsageError(
+            f"--threads {threads}: a worker needs at least 1 thread and has at most {MOST_THREADS}"
+        )
+
+
+def check_seed(seed: int | None) -> None:
+    if seed is not None and abs(seed) > MOST_SEED:
+        raise UsageError(f"--seed {seed}: a seed has at most 63 bits")
 
 
 def check_strategy(strategy: str | None, workers: int, *, recorded: bool) -> None:
@@ -130,6 +142,7 @@ def check_strategy(strategy: str | None, workers: int, *, recorded: bool) -> Non
 def check_workers(workers: int) -> None:
     if workers < 1:
         raise UsageError(f"--workers {workers}: a run needs at least 1 worker")
+    check_room(workers)
 
 
 def threads_per_worker(workers: int) -> int:

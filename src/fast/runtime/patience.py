@@ -96,10 +96,18 @@ class Deadline(Patience):
                 )
 
     def _name(self, peers: tuple[int, ...], why: str, waited: int) -> None:
-        there = ", ".join(f"{peer} (alive, at step {self._transport.status(peer).steps})" for peer in peers)
+        there = ", ".join(f"{peer} ({self._state(peer)})" for peer in peers)
         self._say(
             f"participant {self._transport.id} has waited {waited / 1e9:.0f} s for {why} of {there or 'anybody'}"
         )
+
+    def _state(self, peer: int) -> str:
+        status = self._transport.status(peer)
+        silent_ns = time.monotonic_ns() - status.alive_ns
+        life = (
+            "alive" if silent_ns < _FRESH_NS or not status.alive_ns else f"silent for {silent_ns / 1e9:.0f} s"
+        )
+        return f"{life}, {'not joined yet' if status.phase < Phase.JOINED else f'at step {status.steps}'}"
 
     def _check_deadlock(self, now: int) -> None:
         """All live ones wait, and go on waiting for the same thing."""
