@@ -146,6 +146,7 @@ def started(script: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                cwd=Path(script).parent,
                 env=os.environ | {MARK: mark},
             )
             left.callback(process.kill)
@@ -225,6 +226,7 @@ def test_a_training_from_the_command_line(tmp_path):
         capture_output=True,
         text=True,
         timeout=60,
+        cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == ["[worker 0] trained -x", "[worker 1] trained -x"]

@@ -15,6 +15,7 @@ from fast.cli.passing import passed_on
 from fast.engine import Job, LocalEngine
 from fast.errors import UsageError
 from fast.loop.loading import strategy_from
+from fast.loop.run_folder import RUNS, NoLog, RunFolder, RunLog
 from fast.loop.script import find_module
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import check_free
@@ -63,6 +64,14 @@ def run_command(
         str | None,
         typer.Option(help="New folder for a record of the run; `fast replay` repeats it bit for bit."),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the folder for the run's log.", show_default="script and time"),
+    ] = None,
+    runs: Annotated[str, typer.Option("--runs", help="Where the folders of runs are.")] = RUNS,
+    log: Annotated[
+        bool, typer.Option("--log/--no-log", help="Keep a log in RUNS/NAME, which `fast report` draws.")
+    ] = True,
     json: Annotated[
         str | None, typer.Option("--json", help="Write the outcome to this file; - is standard output.")
     ] = None,
@@ -91,13 +100,32 @@ def run_command(
         record=None if record is None else str(Path(record).resolve()),
     )
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
-        print(f"fast: {note}", file=sys.stderr)
-    with LocalEngine() as engine, RunDisplay(script, workers) as display:
+        say(note)
+    run_log = open_log(job, runs, name, script if module else Path(script).stem) if log else NoLog()
+    with LocalEngine() as engine, RunDisplay(script, workers) as display, run_log:
         outcome = engine.run(job, display)
+        run_log.finish(outcome.failure)
     code = end_of(outcome, json, display.summary())
+    for line in run_log.summary():
+        say(line)
     if record is not None:
-        print(f"fast: recorded in {record}; to repeat it: fast replay {record}", file=sys.stderr)
+        say(f"recorded in {record}; to repeat it: fast replay {record}")
     return code
+
+
+def open_log(job: Job, runs: str, name: str | None, title: str) -> RunLog:
+    """The log of this run. Where its folder can't be written, one line says so and the run goes on without."""
+    try:
+        return RunFolder.create(Path(runs), name, title, job)
+    except OSError as error:
+        say(
+            f"no log of this run: {runs} can't be written ({error.strerror}). Choose another folder with --runs."
+        )
+        return NoLog()
+
+
+def say(line: str) -> None:
+    print(f"fast: {line}", file=sys.stderr)
 
 
 def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, str | list[str] | None]:

@@ -10,6 +10,7 @@ from fast.loop.consolidation import consolidate, snapshot
 from fast.loop.data import own, shard
 from fast.loop.joining import final_backward, join
 from fast.loop.large_batch import LargeBatch
+from fast.loop.logging import log
 from fast.loop.session import is_main, whoami
 from fast.loop.worker import Worker
 
@@ -21,6 +22,7 @@ __all__ = [
     "final_backward",
     "is_main",
     "join",
+    "log",
     "own",
     "shard",
     "snapshot",

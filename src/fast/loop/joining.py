@@ -20,7 +20,7 @@ from fast.loop.batchnorm import check_layers, totals_of
 from fast.loop.large_batch import LargeBatch, PlainRates, ScaledRates, check_fits
 from fast.loop.loading import strategy_from
 from fast.loop.options import Options
-from fast.loop.session import Session
+from fast.loop.session import Session, parameters_in
 from fast.loop.stopping import stop_when_told
 from fast.runtime import WorkerRuntime
 from fast.runtime.moving import MovingAverage
@@ -149,7 +149,7 @@ def _join_others(
         strategy,
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,
         deadline_s=seat.deadline_s,
-        observers=options.observers,
+        observers=(*options.observers, *seat.observers),
         say=seat.say,
         journal=seat.journal,
         moving=None if options.ema is None else MovingAverage(options.ema),
@@ -161,6 +161,8 @@ def _join_others(
     _overlap(session, runtime, replica, options.accumulate, rates)
     with nullcontext() if rates is None else rates.in_force():
         runtime.join()
+    if seat.logbook is not None:
+        seat.logbook.joined(repr(strategy), parameters_in(model), lambda: runtime.me.steps)
     if seat.workers > 1:
         stop_when_told(runtime)
     return session
