@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +13,14 @@ from fast.cli.display import RunDisplay, end_of
 from fast.cli.passing import passed_on
 from fast.engine import Job, LocalEngine
 from fast.errors import UsageError
+from fast.loop.launching import SERVER_ENTRY, check_options, threads_per_worker
 from fast.loop.loading import strategy_from
-from fast.loop.run_folder import RUNS, NoLog, RunFolder, RunLog
+from fast.loop.run_folder import RUNS, open_log, say
 from fast.loop.script import find_module
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import check_free
 
-ENTRY, SERVER_ENTRY = "fast.loop.script:run_script", "fast.loop.serving:serve"
+ENTRY = "fast.loop.script:run_script"
 
 
 class RunCommand(TyperCommand):
@@ -82,7 +82,7 @@ def run_command(
 
     fast run --workers 4 --strategy "local_sgd(tau=8)" train.py --lr 0.1
     """
-    check_options(workers, threads, deadline)
+    check_options(workers, threads, deadline, lambda option, value: f"--{option} {value}")
     check_strategy(strategy, workers, recorded=record is not None)
     if record is not None:
         check_free(Path(record))
@@ -101,7 +101,7 @@ def run_command(
     )
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
         say(note)
-    run_log = open_log(job, runs, name, script if module else Path(script).stem) if log else NoLog()
+    run_log = open_log(log, job, runs, name, script if module else Path(script).stem)
     with LocalEngine() as engine, RunDisplay(script, workers) as display, run_log:
         outcome = engine.run(job, display)
         run_log.finish(outcome.failure)
@@ -113,21 +113,6 @@ def run_command(
     return code
 
 
-def open_log(job: Job, runs: str, name: str | None, title: str) -> RunLog:
-    """The log of this run. Where its folder can't be written, one line says so and the run goes on without."""
-    try:
-        return RunFolder.create(Path(runs), name, title, job)
-    except OSError as error:
-        say(
-            f"no log of this run: {runs} can't be written ({error.strerror}). Choose another folder with --runs."
-        )
-        return NoLog()
-
-
-def say(line: str) -> None:
-    print(f"fast: {line}", file=sys.stderr)
-
-
 def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, str | list[str] | None]:
     """Arguments of `run_script`: the file, the module's name with -m, and what goes to the script."""
     if module:
@@ -135,14 +120,6 @@ def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, s
     if not Path(script).is_file():
         raise UsageError(f"there is no script {script}")
     return {"script": script, "arguments": arguments}
-
-
-def check_options(workers: int, threads: int | None, deadline: float) -> None:
-    check_workers(workers)
-    if deadline <= 0:
-        raise UsageError(f"--deadline {deadline:g}: a deadline is longer than 0 seconds")
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads {threads}: a worker needs at least 1 thread")
 
 
 def check_strategy(strategy: str | None, workers: int, *, recorded: bool) -> None:
@@ -153,13 +130,3 @@ def check_strategy(strategy: str | None, workers: int, *, recorded: bool) -> Non
     chosen.check(workers)
     if recorded:
         check_recordable(chosen)
-
-
-def check_workers(workers: int) -> None:
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: a run needs at least 1 worker")
-
-
-def threads_per_worker(workers: int) -> int:
-    """Number of cores per worker, at least 1."""
-    return max(1, len(os.sched_getaffinity(0)) // workers if hasattr(os, "sched_getaffinity") else 1)

@@ -55,7 +55,9 @@ class Participant:
 class Host:
     """One run after another, each with fresh processes."""
 
-    def __init__(self, control: Channel) -> None:
+    def __init__(self, control: Channel, body: Callable[[], Any] | None = None) -> None:
+        """With `body` all workers call it, whatever a job names."""
+        self._body = body
         self._control, self._parent = control, os.getppid()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
@@ -112,7 +114,9 @@ class Host:
             if os.getppid() != self._parent:  # nobody waits for them any more
                 self._kill_all()
                 os._exit(1)
-            self._fork(id, f"worker {id}", lambda id, channel: run_worker(id, job, self._arenas, channel))
+            self._fork(
+                id, f"worker {id}", lambda id, channel: run_worker(id, job, self._arenas, channel, self._body)
+            )
         pids = [p.pid for p in self._participants.values()]
         self._control.send({"event": "started", "pids": pids})
 

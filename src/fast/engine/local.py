@@ -21,6 +21,19 @@ Listener = Callable[[dict[str, Any]], None]
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def follow(channel: Channel, listen: Listener) -> Outcome | None:
+    """Listen until the run has ended; None if the host died before."""
+    for message in channel.messages():
+        if message["event"] == "end":
+            return msgspec.convert(message["outcome"], Outcome)
+        listen(message)
+    return None
+
+
+def host_died() -> Outcome:
+    return Outcome(failure=Failure("the host process", "the host process of the workers died"))
+
+
 class LocalEngine:
     """Starts a host process on first use and runs jobs in it, one after another."""
 
@@ -36,15 +49,13 @@ class LocalEngine:
         channel = self._start(None if job.record is None else "0")
         channel.send({"do": "run", "job": msgspec.to_builtins(job)})
         try:
-            for message in channel.messages():
-                if message["event"] == "end":
-                    return msgspec.convert(message["outcome"], Outcome)
-                listen(message)
+            outcome = follow(channel, listen)
         except BaseException:
             self.close()
             raise
-        self.close()
-        return Outcome(failure=Failure("the host process", "the host process of the workers died"))
+        if outcome is None:
+            self.close()
+        return outcome or host_died()
 
     def stop(self, why: str) -> None:
         """End the running job from a listener; `run` then returns with this reason."""

@@ -63,10 +63,12 @@ def find(entry: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
-def run_worker(id: int, job: Job, arenas: list[int], channel: Channel) -> NoReturn:
-    """A worker: call the job's function in its seat, report how it ended."""
+def run_worker(
+    id: int, job: Job, arenas: list[int], channel: Channel, body: Callable[[], Any] | None = None
+) -> NoReturn:
+    """A worker: call this function, or the job's, in its seat; report how it ended."""
     seat = make_seat(id, job, arenas, channel)
-    end_with(channel, lambda: find(job.entry)(**job.arguments), seat, job)
+    end_with(channel, body or (lambda: find(job.entry)(**job.arguments)), seat, job)
 
 
 def run_server(id: int, job: Job, arenas: list[int], channel: Channel, call: str) -> NoReturn:

@@ -29,8 +29,8 @@ class Seat:
     """One line for the user."""
     seed: int | None = None
     """None: nobody asked for one, and with one worker torch's generator is left alone."""
-    strategy: str | None = None
-    """What the command line asks for; overrides what the script says."""
+    strategy: str | Strategy | None = None
+    """What whoever started the run asks for; overrides what the script says."""
     deadline_s: float = 60.0
     journal: Journal | None = None
     """What records this participant, or gives it a record's answers."""

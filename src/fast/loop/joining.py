@@ -83,7 +83,8 @@ def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
     if seat.strategy is not None:
         asked = strategy_from(seat.strategy)
         if asked.call != chosen.call and seat.id == 0:
-            seat.say(f"--strategy {shown(asked)} overrides {shown(chosen)} of the script")
+            given = "--strategy" if isinstance(seat.strategy, str) else "the strategy of fast.launch,"
+            seat.say(f"{given} {shown(asked)} overrides {shown(chosen)} of the script")
         chosen = asked
     return chosen
 

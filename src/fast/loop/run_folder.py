@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
@@ -109,6 +110,23 @@ class RunFolder:
 
 
 RunLog = RunFolder | NoLog
+
+
+def open_log(wanted: bool, job: Job, runs: str, name: str | None, title: str) -> RunLog:
+    """The log of this run, if one is wanted. Where it can't be written, a line says so and the run goes on without."""
+    if not wanted:
+        return NoLog()
+    try:
+        return RunFolder.create(Path(runs), name, title, job)
+    except OSError as error:
+        say(
+            f"no log of this run: {runs} can't be written ({error.strerror}). Choose another folder for runs."
+        )
+        return NoLog()
+
+
+def say(line: str) -> None:
+    print(f"fast: {line}", file=sys.stderr, flush=True)
 
 
 def candidates_for(runs: Path, name: str | None, title: str) -> Iterator[Path]:
