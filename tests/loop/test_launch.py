@@ -1,4 +1,4 @@
-"""`fast.launch`: a function on many workers, from a script, a prompt, a notebook, and a process that has computed before."""
+"""`fast.launch`: a function on many workers, from a script, a prompt, a notebook, and after the caller has computed."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ def test_a_function_that_no_import_can_find_runs_on_workers(way, tmp_path):
     elif way == "stdin":
         command, given = [*command, "-"], text
     elif way == "prompt":
-        blocks = text.replace("\n\ndef", "\ndef").replace("\n\n", "\n\n\n")
-        command, given = [*command, "-i", "-q"], blocks
+        command, given = [*command, "-i", "-q"], text
     else:
         command += ["-c", EXEC if way == "exec" else text]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=SOON_S, cwd=tmp_path)
@@ -122,7 +121,7 @@ def test_the_options(capsys):
         return [rate, torch.get_num_threads()]
 
     assert fast.launch(train, 0.5, workers=2, strategy=mine, threads=1, log=False) == [[0.5, 1], [0.5, 1]]
-    assert "the strategy of fast.launch, local_sgd(tau=2), overrides allreduce" in capsys.readouterr().err
+    assert "strategy local_sgd(tau=2) of fast.launch overrides allreduce" in capsys.readouterr().err
 
 
 def test_an_exception_of_a_worker_is_raised_here(capsys):

@@ -31,7 +31,7 @@ def train(strategy: str, steps: int = 3, value=None):
         optimizer.step()
         optimizer.zero_grad()
         fast.log(loss=loss if value is None else value, worker=fast.whoami().worker)
-    return float(loss)
+    return loss.item()
 
 
 def lines_of(folder: Path, name: str, kind: str) -> list[dict]:

@@ -83,8 +83,9 @@ def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
     if seat.strategy is not None:
         asked = strategy_from(seat.strategy)
         if asked.call != chosen.call and seat.id == 0:
-            given = "--strategy" if isinstance(seat.strategy, str) else "the strategy of fast.launch,"
-            seat.say(f"{given} {shown(asked)} overrides {shown(chosen)} of the script")
+            typed = isinstance(seat.strategy, str)
+            given = f"--strategy {shown(asked)}" if typed else f"strategy {shown(asked)} of fast.launch"
+            seat.say(f"{given} overrides {shown(chosen)} of the script")
         chosen = asked
     return chosen
 

@@ -22,24 +22,34 @@ from fast.lab.report.swatch import swatch
 from fast.lab.report.words import BYTES, COUNT, MEMORY, SCORE, SECONDS, SHARE, exact, plural
 from fast.lab.verdict import verdict
 
-TEMPLATES = ("page.html", "parts.html")
+TEMPLATES = ("page.html", "parts.html", "run.html")
 FEW_TRIALS = 40
 """Up to here all trials are open to begin with."""
 
 
 def render_page(reading: Reading, pictures: Pictures) -> str:
-    environment = Environment(
+    return environment().get_template("page.html").render(**_context(reading, pictures))
+
+
+def environment() -> Environment:
+    """With what templates call."""
+    made = Environment(
         loader=DictLoader({name: _text(name) for name in TEMPLATES}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(swatch=swatch, plural=plural, exact=exact)
-    environment.filters.update(
+    made.globals.update(swatch=swatch, plural=plural, exact=exact)
+    made.filters.update(
         seconds=SECONDS.write, size=BYTES.write, count=COUNT.write, memory=MEMORY.write, score=SCORE.write
     )
-    return environment.get_template("page.html").render(**_context(reading, pictures))
+    return made
+
+
+def style() -> str:
+    """The style sheet of every page."""
+    return ":root {\n" + css_variables() + "\n}\n" + _text("page.css")
 
 
 def _text(name: str) -> str:
@@ -49,7 +59,7 @@ def _text(name: str) -> str:
 def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
     data = reading.data
     return {
-        "style": Markup(":root {\n" + css_variables() + "\n}\n" + _text("page.css")),
+        "style": Markup(style()),
         "script": Markup(_text("page.js")),
         "values": _values(reading, pictures),
         "reading": reading,
@@ -115,8 +125,12 @@ def _unit(picture: Picture) -> dict[str, Any]:
 
 
 def settings_of(reading: Reading) -> list[tuple[str, str]]:
+    return flat_settings(reading.settings)
+
+
+def flat_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every setting, nested ones with their path."""
-    return [(name, _written(value)) for name, value in _flat(reading.settings) if value is not None]
+    return [(name, _written(value)) for name, value in _flat(settings) if value is not None]
 
 
 def machine_of(reading: Reading) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fast.lab.report.reading import Reading
+from fast.lab.report.run_reading import RunReading
 from fast.lab.report.tables import tables
 
 
@@ -30,6 +31,21 @@ def write_report(data: Mapping[str, Any], folder: Path) -> Path:
     contents["report.html"] = render_page(reading, pictures)
     for name, text in contents.items():
         write_whole(folder / name, text)
+    return page
+
+
+def write_run_report(folder: Path) -> Path:
+    """From the folder of one run: report.html and figures/*.svg. Otherwise as `write_report`."""
+    from fast.lab.report.canvas import drawing
+    from fast.lab.report.run_page import draw_run, render_run
+
+    reading = RunReading.of(folder)
+    with drawing():
+        pictures = draw_run(reading)
+    for picture in pictures.every():
+        write_whole(folder / "figures" / f"{picture.name}.svg", picture.paper)
+    page = folder / "report.html"
+    write_whole(page, render_run(reading, pictures))
     return page
 
 
