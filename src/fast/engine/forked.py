@@ -19,13 +19,14 @@ from typing import Any
 
 import msgspec
 
-from fast.engine.host import Host
 from fast.engine.local import Listener, follow, host_died
 from fast.engine.messages import Channel, Job, Outcome
 
 
 def run_forked(job: Job, body: Callable[[], Any], listen: Listener = lambda message: None) -> Outcome:
     """Run a job whose workers call `body` instead of its entry. When this returns or raises, all have ended."""
+    from fast.engine.host import Host  # run with -m for other runs, so the package must not import it
+
     ours, theirs = socket.socketpair()
     channel, parent = Channel(ours), os.getpid()
 

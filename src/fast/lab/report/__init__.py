@@ -1,6 +1,7 @@
 """The report: one page, and the same figures and numbers as files, from the dictionary of `run.json`.
 
-Outside, `write_report` makes that of a comparison and `write_run_report` that of a single run. matplotlib takes a second to import, so nothing here
+Outside, `write_report` makes that of a comparison and `write_run_report` that of a single run. matplotlib takes
+a second to import, so nothing here
 imports it before a report is written.
 """
 

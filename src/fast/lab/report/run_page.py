@@ -64,7 +64,7 @@ def _context(reading: RunReading, pictures: RunPictures) -> dict[str, Any]:
         "pictures": pictures,
         "kinds": KINDS,
         "rows": [_cells(each.name, each.totals) for each in reading.participants if each.totals],
-        "settings": flat_settings(data.get("settings") or {}),
+        "settings": flat_settings({name: value for name, value in data["settings"].items() if value != []}),
         "machine": flat_settings({**(data.get("machine") or {}), **(data.get("versions") or {})}),
     }
 
@@ -93,7 +93,7 @@ def _ended(reading: RunReading) -> str:
 
 def _cells(name: str, totals: Mapping[str, Any]) -> list[str]:
     seconds = [totals[f"{kind}_s"] for kind in ("compute", "merge", "send", "wait")]
-    rate = totals["samples"] / sum(seconds) if sum(seconds) else None
+    rate = totals["samples"] / sum(seconds) if totals["samples"] else None
     updates = sum((totals.get("staleness") or {}).values())
     late = sum(int(each) * count for each, count in (totals.get("staleness") or {}).items())
     return [

@@ -19,6 +19,8 @@ from fast.loop.run_folder import KIND, RUN
 from fast.runtime.logbook import METRICS, read_lines
 
 RATE = "samples_per_s"
+SHORT_S = 0.5
+"""Rates over less time than this are mostly noise."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,16 @@ class Participant:
         return _row(step=steps, at_s=times, **{name: found})
 
     def rate(self) -> Row:
-        """Samples per second, between one line of totals and the next."""
-        pairs = [
-            (before, after)
-            for before, after in pairwise(line for line in self.lines if line["kind"] == "totals")
-            if after["samples"] > before["samples"]
+        """Samples per second: over the whole seconds between lines of totals, or over all of a shorter run."""
+        begun = [{**line, "steps": 0, "samples": 0} for line in self.lines if line["kind"] == "joined"]
+        totals = [*begun, *(line for line in self.lines if line["kind"] == "totals")]
+        pairs = [(a, b) for a, b in pairwise(totals) if b["at_s"] - a["at_s"] > SHORT_S]
+        if not pairs and len(totals) > 1:
+            pairs = [(totals[0], totals[-1])]
+        rates = [
+            (after["samples"] - before["samples"]) / (after["at_s"] - before["at_s"])
+            for before, after in pairs
         ]
-        rates = [(b["samples"] - a["samples"]) / (b["at_s"] - a["at_s"]) for a, b in pairs]
         return _row(
             step=np.array([after["steps"] for _, after in pairs], dtype=float),
             at_s=np.array([after["at_s"] + self.later_s for _, after in pairs], dtype=float),
