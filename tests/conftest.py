@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from hypothesis import settings
 
 from fast.engine import Job, LocalEngine
+from fast.engine.namespaces import Cluster, available
 from running import PRELOAD, Runner
 
 TESTS = Path(__file__).resolve().parent
@@ -79,3 +81,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
 @pytest.fixture(scope="session")
 def runner(engine: LocalEngine) -> Runner:
     return Runner(engine)
+
+
+@pytest.fixture(scope="session")
+def why_no_cluster() -> str | None:
+    return available()
+
+
+@pytest.fixture
+def make_cluster(why_no_cluster: str | None) -> Iterator[Callable[..., Cluster]]:
+    """`make_cluster(3, rate="100mbit")`: hosts that are network namespaces, gone after the test. The test is skipped,
+    with the reason, where there can't be any."""
+    if why_no_cluster is not None:
+        pytest.skip(why_no_cluster)
+    with ExitStack() as clusters:
+        yield lambda *arguments, **named: clusters.enter_context(Cluster(*arguments, **named))

@@ -48,8 +48,8 @@ WORLDLY_MODULES = ("time", "random", "threading", "socket", "secrets", "uuid", "
                    "subprocess", "multiprocessing", "select", "selectors", "signal")  # fmt: skip
 HOMELESS = ("utils", "common", "helpers", "util", "helper", "misc")
 FOREIGN_WORDS = ("rank", "node", "client")
-MEANT = ("low_rank",)
-"""Where such a word means something else: the order of a matrix."""
+MEANT = ("low_rank", "client_context")
+"""Where such a word means something else: the order of a matrix, the side of TLS that connects."""
 MUTABLE = ("list", "dict", "set", "bytearray", "defaultdict", "OrderedDict", "Counter", "deque", "ChainMap",
            "WeakValueDictionary", "WeakKeyDictionary", "WeakSet")  # fmt: skip
 PRESET_LINES = 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-LATE = ("matplotlib", "sklearn", "numba", "optuna", "mpi4py", "selenium")
+LATE = ("matplotlib", "sklearn", "numba", "optuna", "mpi4py", "selenium", "cryptography")
 
 PROGRAM = f"""
 import sys

@@ -32,6 +32,7 @@ CALLS = [
     "ssp(bound=0)",
     "ssp(bound=3)",
     "ssp(bound=inf)",
+    "torus(rule=sum, topology=full)",
     "flood",
     "beside",
 ]
@@ -108,6 +109,24 @@ for step in range(int(steps)):
     (later * model(torch.ones(2, 3))).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
+"""
+
+
+SUM_OF_ALL = """
+import torch, fast
+from fast.runtime.rendezvous import await_phase
+from fast.transport import Phase
+me, steps = fast.whoami().worker, [5, 3, 12]
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+fast.join(model, optimizer, "torus(rule=sum, topology=full)")
+for step in range(steps[me]):
+    if me == 2 and step == 8:
+        await_phase(fast.engine.current_seat().sessions[-1].runtime.world, (0, 1), Phase.DONE, "last step")
+    model(torch.full((2, 3), float(me + step))).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+CONSOLIDATE
 """
 
 
@@ -198,6 +217,19 @@ def test_a_script_prints_the_same_again(text, more, recorded_script):
     assert replayed.unfinished == ()
     assert (folder, arguments) == (os.getcwd(), sys.argv)
     assert "counting" not in sys.modules
+
+
+@pytest.mark.parametrize("last", ["fast.consolidate(model)", ""], ids=["consolidate", "just ends"])
+def test_what_arrives_after_the_last_step_is_repeated_too(last, recorded_script):
+    """Workers 0 and 1 receive gradients of worker 2 after their last steps. The replay compares the weights in which
+    each worker ends with those of the record."""
+    record, _ = recorded_script(SUM_OF_ALL.replace("CONSOLIDATE", last), 3)
+    assert {0, 1} in [set(each.peers) for each in of(record, answers.Listening)]
+    late = [set(each.to) for each in of(record, answers.Sent)][-4:]
+    assert late == [{0, 1}] * 4, "part 2 is the last one, and holds the last sends"
+    replayed = replay(load_record(record))
+    assert replayed.steps == {0: 5, 1: 3, 2: 12}
+    assert replayed.unfinished == () and replayed.differs == ""
 
 
 def test_one_worker_is_repeated_too(recorded_script):

@@ -467,19 +467,22 @@ def test_statistics_of_one_who_looks_alone_are_of_its_own_batches():
 
 
 def test_who_has_left_isnt_seen():
+    """Also while it still waits for the others to take their last step."""
     left = Event()
 
     def body(worker: int) -> Any:
         trained = Trained(3, "gossip(p=0)")
         own = state_of(trained.model)
         if worker == 1:
-            close_sessions(current_seat())
+            current_seat().sessions[-1].runtime.leave()
             left.set()
+            close_sessions(current_seat())
             return own, None
         left.wait(30)
         found = state_of(fast.snapshot(trained.model))
         with pytest.raises(UsageError, match=r"worker=1\): it has left the training. Still in it are 0;"):
             fast.snapshot(trained.model, Chosen(1))
+        close_sessions(current_seat())
         return own, found
 
     (own, found), _ = run_threads(2, body, serve)

@@ -117,3 +117,78 @@ def test_the_values_of_a_worker_that_has_left_are_not_missed():
     check_same_everywhere(kept)
     mean = torch.stack([own["apart.weight"] for own, _, _ in kept]).mean(0)
     assert torch.allclose(kept[0][1][0]["apart.weight"], mean)
+
+
+class Everything(nn.Module):
+    """Tied parameters inside and outside the joined optimizer, and buffers of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined, self.joined_again = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.joined_again.weight = self.joined.weight
+        self.apart, self.apart_again, self.later = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+        self.apart_again.weight = self.apart.weight
+        self.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("seen", torch.zeros(4, dtype=torch.bool))
+        self.register_buffer("wave", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("hidden", torch.zeros(2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in (self.joined, self.joined_again, self.apart, self.apart_again, self.later):
+            x = part(x).tanh()
+        return x
+
+
+def everything(ask: Any, strategy: str) -> list[Any]:
+    """Each worker changes what is its own in its own way. A part is frozen in the middle."""
+
+    def body(worker: int) -> Any:
+        torch.manual_seed(worker)
+        model = Everything()
+        optimizer = torch.optim.SGD([*model.joined.parameters(), model.joined_again.bias], lr=0.1)
+        fast.join(model, optimizer, strategy)
+        apart = [*model.apart.parameters(), *model.apart_again.parameters(), *model.later.parameters()]
+        second = torch.optim.SGD(list(dict.fromkeys(apart)), lr=0.1)
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(worker))
+        for step in range(STEPS):
+            if step == 2 and worker != 1:  # on some workers only
+                model.later.requires_grad_(False)
+            model(x).square().mean().backward()
+            for each in (optimizer, second):
+                each.step()
+                each.zero_grad()
+            model.mean += worker + x.mean(0).detach()
+            model.count += worker
+            model.seen[worker] = True
+            model.wave += worker * 1j
+            model.hidden -= worker
+            model.phase.data += 1 + worker * 1j
+        models = ask(model)
+        assert models[0].apart.weight is models[0].apart_again.weight
+        assert models[0].joined.weight is models[0].joined_again.weight
+        found = [{**state_of(each), "hidden": each.hidden} for each in models]
+        own = state_of(model)
+        close_sessions(current_seat())
+        return own, found, []
+
+    return run_threads(WORKERS, body, serve)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "gossip(p=1)", "local_sgd(tau=3)", "easgd(tau=2)"])
+def test_everything_that_a_model_has_is_the_same_on_every_worker(strategy):
+    def ask(model: nn.Module) -> list[nn.Module]:
+        best = Best(lambda model: float(current_seat().id == 1))
+        return [fast.consolidate(model), fast.consolidate(model, Chosen(2)), fast.consolidate(model, best)]
+
+    results = everything(ask, strategy)
+    check_same_everywhere(results)
+    mean = results[0][1][0]
+    assert mean["count"] == 2 * STEPS and mean["seen"].tolist() == [True, True, True, False]
+    assert torch.allclose(mean["wave"], torch.full((2,), STEPS * 1j, dtype=torch.complex64))
+    assert torch.allclose(mean["phase"], torch.full((2,), STEPS * (1 + 1j), dtype=torch.complex64))
+    assert mean["hidden"].tolist() == [-STEPS, -STEPS]
+    for number, worker in ((1, 2), (2, 1)):
+        replica = results[worker][0]
+        assert all(torch.equal(results[0][1][number][name], replica[name]) for name in replica)

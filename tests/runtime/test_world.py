@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fast.core import GRADIENT, Letter, Need, Tag, drive, fold_newest, fold_sum
+from fast.adapters import TorchReplica
+from fast.core import GRADIENT, Letter, Me, Need, Strategy, Tag, drive, fold_newest, fold_sum
 from fast.core.world import Round
 from fast.errors import MailboxFull, UsageError, WireError
+from fast.parts import Full, Ring
 from fast.runtime import RealWorld
 from fast.testing.reducing import together
 from fast.trace import Dropped, Waited
@@ -117,6 +119,70 @@ def test_letters_that_waited_for_room_are_dropped_when_the_receiver_leaves(world
     worlds[1].transport.set_phase(Phase.LEFT)
     assert not worlds[0].unsent
     assert any(isinstance(r, Dropped) for r in worlds[0].records)
+
+
+def test_a_letter_to_one_who_has_taken_its_last_step_arrives_where_it_listens():
+    hub, view, records = MemoryHub(3), View(0, (0, 1, 2)), []
+    sender, receiver, _ = ends = [
+        RealWorld(MemoryTransport(id, hub), view, TAGS, observers=[records.append], listens=True)
+        for id in range(3)
+    ]
+    assert sender.listening() == ()
+    receiver.transport.set_phase(Phase.DONE)
+    assert sender.listening() == (1,) and sender.departures() == {1: 0}
+    for number in range(20):
+        sender.send((1,), letter(0, "sum", number, step=number))
+        receiver.pump()  # as it does while it waits for the others
+    assert not sender.unsent, "there was room all the time"
+    (found,) = receiver.take("sum", None)
+    assert (found.count, found.tensor.item()) == (20, sum(range(20)))
+    assert not [record for record in records if isinstance(record, Dropped)]
+    receiver.transport.set_phase(Phase.LEFT)
+    assert sender.listening() == ()
+    sender.send((1,), letter(0, "sum", 1))
+    assert [record.why for record in records if isinstance(record, Dropped)] == ["the receiver has left"]
+    for world in ends:
+        world.close()
+
+
+def test_what_nobody_reads_is_reported_as_dropped(worlds):
+    for number in range(3):
+        worlds[0].send((1,), letter(0, "sum", number, step=number))
+        worlds[1].pump()
+    worlds[2].send((1,), letter(2, "each", 1))
+    worlds[1].drop_unread()
+    found = [(r.sender, r.to, r.tag, r.steps, r.letters) for r in worlds[1].records if isinstance(r, Dropped)]
+    assert found == [(0, 1, "sum", (0, 1, 2), 3), (2, 1, "each", (0,), 1)]
+
+
+class Updates(Strategy):
+    async def step(self, me):
+        pass
+
+    async def end(self, me):
+        pass
+
+
+@pytest.mark.parametrize("topology", [None, Full(), Ring()], ids=repr)
+def test_receivers_are_named_once_also_if_one_finishes_in_the_middle_of_a_turn(topology):
+    """Before the view changes it is a peer, and listens already."""
+    strategy, hub, view = Updates(), MemoryHub(3), View(0, (0, 1, 2))
+    strategy.topology = topology
+    worlds = [RealWorld(MemoryTransport(id, hub), view, (), listens=strategy.listens) for id in range(3)]
+    model = torch.nn.Linear(1, 1)
+    me = Me(worlds[0], TorchReplica(model, torch.optim.SGD(model.parameters(), lr=0.1)), strategy)
+    assert me.receivers == (1, 2)
+    worlds[1].transport.set_phase(Phase.DONE)
+    me.open_turn("step")
+    assert (me.peers, me.receivers) == ((2,), (2, 1))
+    worlds[2].transport.set_phase(Phase.DONE)
+    assert (me.peers, me.receivers) == ((2,), (2, 1))
+    worlds[1].transport.set_phase(Phase.LEFT)
+    assert (me.peers, me.receivers) == ((2,), (2,))
+    me.open_turn("step")
+    assert (me.peers, me.receivers) == ((), (2,))
+    for world in worlds:
+        world.close()
 
 
 def test_departures_say_after_how_many_steps(worlds):

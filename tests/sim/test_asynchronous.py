@@ -9,8 +9,9 @@ import torch
 from fast.core.letter import GRADIENT
 from fast.parts import Full, Torus, sum_
 from fast.sim import NETWORKS, Compute, parse_straggler
+from fast.sim.faults import Director, parse_scenario
 from fast.strategies.presets import gossip, ssp, torus
-from fast.trace import Included, Sent, Stepped, Waited
+from fast.trace import Dropped, Included, Sent, Stepped, Waited
 
 from .problem import INSTANT, LeastSquares, RandomCompute, close, equal, random_network, weights
 
@@ -151,8 +152,7 @@ def test_torus_in_lock_step_includes_the_neighbours_previous_gradients(size):
 
 
 def everything_included(seed, *, momentum=0.0, size=4, steps=8):
-    """Full topology, sum rule, random times and links: pause, so that all letters arrive before
-    anybody leaves, then end."""
+    """Full topology, sum rule, random times and links."""
     log = []
     simulation = PROBLEM.simulation(
         torus(rule=sum_, topology=Full()),
@@ -164,7 +164,6 @@ def everything_included(seed, *, momentum=0.0, size=4, steps=8):
         network=random_network(size, seed),
         seed=seed,
     )
-    simulation.run(pause_after=steps)
     simulation.run()
     return weights(simulation), PROBLEM.start - LR * sum(log)
 
@@ -186,18 +185,23 @@ def test_statement_1_fails_with_momentum():
 
 
 def test_statement_1_fails_when_letters_are_lost():
-    """Worker 0 leaves before the others' last gradients are sent: it never gets them."""
-    log = []
+    """Here by the network."""
+    log, lost = [], []
     simulation = PROBLEM.simulation(
         torus(rule=sum_, topology=Full()),
         PROBLEM.batches(3, [4, 8, 8]),
         lr=LR,
         log=log,
         compute=RandomCompute(),
+        faults=Director(parse_scenario("letters travel as datagrams; 20% of letters are lost"), 0),
+        observers=[lambda record: lost.append(record.to) if isinstance(record, Dropped) else None],
     )
     simulation.run()
-    ends = weights(simulation)
-    assert not close(ends[0], PROBLEM.start - LR * sum(log), 1e-6)
+    expected = PROBLEM.start - LR * sum(log)
+    assert [close(end, expected, 1e-6) for end in weights(simulation)] == [
+        who not in lost for who in range(3)
+    ]
+    assert lost
 
 
 @pytest.mark.parametrize("send", ["own", "merged"])

@@ -55,8 +55,8 @@ def test_a_long_way_is_no_reason_to_hold_anything_back():
 
 
 def test_every_gradient_is_included_once_however_slow_the_link():
-    """With the sum rule and gradients that don't depend on the weights, only that counts: against a plain sum over what
-    was read."""
+    """With the sum rule and gradients that don't depend on the weights, only that counts: against a plain sum over all
+    batches."""
     records, batches = [], PROBLEM.batches(4, STEPS)
     problem = LeastSquares()
     problem.gradient = lambda _, batch: torch.full_like(PROBLEM.start, float(sum(batch)))
@@ -68,12 +68,7 @@ def test_every_gradient_is_included_once_however_slow_the_link():
     read = Counter((r.sender, r.who, step) for r in records if isinstance(r, Received) for step in r.steps)
     lost = [record for record in records if isinstance(record, Dropped)]
     everything = {(i, j, step) for i in range(4) for j in range(4) if i != j for step in range(STEPS)}
-    assert set(read.values()) == {1} and read.keys() <= everything and not lost
-    assert {step for _, _, step in everything - read.keys()} == {STEPS - 1}, (
-        "who had left by then is not written to"
-    )
+    assert read == Counter(everything) and not lost
     assert any(len(record.steps) > 5 for record in records if isinstance(record, Received))
-    for who in range(4):
-        own = sum(sum(batch) for batch in batches[who])
-        others = sum(sum(batches[sender][step]) for sender, to, step in read if to == who)
-        assert close(weights(simulation)[who], PROBLEM.start - 0.001 * (own + others))
+    total = sum(sum(batch) for own in batches for batch in own)
+    assert close(weights(simulation), (PROBLEM.start - 0.001 * total).expand(4, -1))

@@ -125,6 +125,24 @@ class Me(Shards, Together):
         """All other workers."""
         return tuple(w for w in self.view.workers if w != self.id)
 
+    @property
+    def receivers(self) -> tuple[int, ...]:
+        """The workers to send an update to that must not be lost: those that hear me in this round (without a
+        topology, all peers), and those that have taken their last step and still receive. These include it in `end`."""
+        there = self.peers if self.strategy.topology is None else tuple(self.audience)
+        if self.view.number == self.world.start_view.number:
+            return there
+        listening = self.world.listening()
+        finished = [peer for peer in self._first_audience() if peer in listening] if listening else []
+        return tuple(dict.fromkeys((*there, *finished)))
+
+    def _first_audience(self) -> Iterable[int]:
+        """The workers that would hear me in this round if nobody had left."""
+        everybody, topology = self.world.start_view, self.strategy.topology
+        if topology is None:
+            return (worker for worker in everybody.workers if worker != self.id)
+        return topology.audience(everybody.index(self.id), everybody, self.steps)
+
     # What I train
 
     @property

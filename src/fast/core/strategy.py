@@ -98,6 +98,17 @@ class Strategy:
                     f"{cls.__name__}.{name} is a turn and must be written `async def {name}(self, me)`"
                 )
 
+    @property
+    def has_end(self) -> bool:
+        """Whether it has an `end` of its own."""
+        return type(self).end is not Strategy.end
+
+    @property
+    def listens(self) -> bool:
+        """Whether a worker that has taken its last step still receives letters, for its `end`, until all others have
+        taken theirs. In lock-step it doesn't: everything that a step needs arrives in that step."""
+        return self.has_end and not self.synchronous
+
     def servers(self, workers: int) -> int:
         """How many servers take part. `serve` is their program."""
         return 0

@@ -207,6 +207,10 @@ class World(ABC):
     def departures(self) -> Mapping[int, int]:
         """Who has left, with the number of steps it had done. Its letters may still be on their way."""
 
+    def listening(self) -> Collection[int]:
+        """The departed workers that still receive letters, until everybody has taken its last step."""
+        return ()
+
     def changes(self) -> Sequence[Change]:
         """Who came and who left since the start, in that order; it only ever grows."""
         return [Change(who, steps) for who, steps in self.departures().items()]

@@ -84,6 +84,7 @@ def train(orders: dict[str, Any]) -> Report:
     notebook = Notebook(report.name)
     join(model, optimizer, strategy, observers=[notebook.collect])
     session: Session = seat.sessions[-1]
+    session.remarks = None  # the report has it all
     copies = Copies(
         lambda: live_state(model),
         told.budget,

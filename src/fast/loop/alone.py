@@ -66,7 +66,7 @@ def join_alone(
     optimizer.register_step_post_hook(after_step)
     if seat.seed is not None:
         seed_gradient(seat.seed, seat.id, 0)
-    session = Session(model, optimizer, None, moving=moving)
+    session = Session(model, optimizer, None, moving=moving, say=seat.say)
     if journal is not None:
         journal.joined(strategy)
         session.at_end = lambda: journal.ended(steps, weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from fast.engine import Seat, current_seat
 from fast.errors import UsageError
 from fast.loop.policies import Ema, Policy, check_policy, policy_from
 from fast.loop.reestimating import reestimate
+from fast.loop.remarks import is_finite, not_finite
 from fast.loop.representing import Model, plain_copy, represent
 from fast.loop.session import Session, session_of
+from fast.runtime.gathering import Replicas
 
 
 def consolidate(
@@ -36,9 +38,10 @@ def consolidate(
     session, chosen = _asked(seat, model, policy, "fast.consolidate")
     if session.runtime is None:
         return _alone(model, session, chosen, batches)
-    return represent(
-        model, session.runtime.final_replicas(), chosen, batches, session.moving_average, session.say
-    )
+    final = _represent(model, session, session.runtime.final_replicas(), chosen, batches)
+    if session.remarks is not None:
+        session.remarks.ended(consolidated=True)
+    return final
 
 
 def snapshot(
@@ -56,7 +59,7 @@ def snapshot(
     seat = current_seat()
     session, chosen = _asked(seat, model, policy, "fast.snapshot")
     runtime = session.runtime
-    with _undisturbed(seat):
+    with _undisturbed(seat, session):
         if runtime is None:
             return _alone(model, session, chosen, batches)
         if runtime.finished:
@@ -66,7 +69,7 @@ def snapshot(
             )
         together = runtime.strategy.synchronous and not runtime.me.servers
         replicas = runtime.present_replicas() if together else runtime.live_replicas()
-        return represent(model, replicas, chosen, batches, session.moving_average, session.say)
+        return _represent(model, session, replicas, chosen, batches)
 
 
 def _asked(seat: Seat, model: nn.Module, policy: str | Policy, caller: str) -> tuple[Session, Policy]:
@@ -80,6 +83,15 @@ def _asked(seat: Seat, model: nn.Module, policy: str | Policy, caller: str) -> t
     return session, chosen
 
 
+def _represent(
+    model: Model, session: Session, replicas: Replicas, policy: Policy, batches: Iterable[Any] | None
+) -> Model:
+    made = represent(model, replicas, policy, batches, session.moving_average, session.say)
+    if session.remarks is not None:
+        session.remarks.represented(replicas, policy, reestimated=batches is not None)
+    return made
+
+
 def _alone(model: Model, session: Session, policy: Policy, batches: Iterable[Any] | None) -> Model:
     """With one worker every policy means its replica, or the moving average of it."""
     final = plain_copy(model)
@@ -88,6 +100,8 @@ def _alone(model: Model, session: Session, policy: Policy, batches: Iterable[Any
         _fill(final, average)
     if batches is not None:
         reestimate(final, batches, lambda mine: {0: mine})
+    if not all(is_finite(parameter) for parameter in final.parameters()):
+        session.say(not_finite("the weights hold NaN or infinity"))
     return final
 
 
@@ -100,11 +114,12 @@ def _fill(model: nn.Module, flat: Tensor) -> None:
 
 
 @contextmanager
-def _undisturbed(seat: Seat) -> Iterator[None]:
+def _undisturbed(seat: Seat, session: Session) -> Iterator[None]:
     """What is drawn and counted inside changes nothing outside: the training goes on as without it."""
     epochs = dict(seat.epochs)
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=list(devices)):
+    orders = nullcontext() if session.orders is None else session.orders.put_back()
+    with torch.random.fork_rng(devices=list(devices)), orders:
         yield
     seat.epochs.clear()
     seat.epochs.update(epochs)

@@ -1,6 +1,7 @@
 """`fast.shard` and `fast.own`: which samples a worker trains on, every one accounted for.
 
-`shard`: the global order comes from (seed, epoch), the same on all workers. Of each global
+`shard`: the global order is the same on all workers. A loader with a generator has the order that it
+would have in one plain process (`orders.py`); any other one's comes from (seed, epoch). Of each global
 P * b samples worker i takes the i-th slice of b. A short last step is divided as evenly as it
 goes and weighted by its samples. If it has fewer samples than there are workers, the workers left
 over see one of its samples again, with weight zero: they take part and add nothing. With `finish` a
@@ -31,7 +32,10 @@ Slice = tuple[list[int], int]
 def shard(loader: Iterable[Any], *, finish: float = 1.0) -> Iterable[Any]:
     """This worker's part of the data, to iterate over once per epoch.
 
-    A DataLoader is cut by samples; any other iterable by batches, of which worker i takes the i-th
+    A DataLoader is cut by samples: of each P b of its order (P workers with batches of b) worker i takes the
+    i-th b. If the loader has a generator, its order is that of one process with this generator and batches of
+    P b, epoch by epoch; worker 0's generator decides. If not, the order follows from the run's seed
+    (`fast run --seed`) and the epoch. Any other iterable is cut by batches, of which worker i takes the i-th
     of each P. An order that it draws from torch's generator is the same on all workers; if it is
     drawn elsewhere, the script must seed it. With one worker it is all of the loader.
 
@@ -86,18 +90,18 @@ class _ShardedLoader:
     def __iter__(self) -> Iterator[Any]:
         loader, sampler, seat = self._loader, self._sampler, self._seat
         epoch = next_epoch(seat, loader)
-        order = seeded_order(sampler.sampler, seat, epoch)
+        order = global_order(loader, sampler.sampler, seat, epoch)
         slices = slices_of(order, seat.workers, seat.id, sampler.batch_size, drop_last=sampler.drop_last)
         options = _options(loader)
-        if loader.generator is None:
-            # A DataLoader draws its workers' seed from torch's generator, which belongs to the gradients.
-            options["generator"] = torch.Generator().manual_seed(
-                stream_seed(_seed(seat), "loader", seat.id, epoch)
-            )
+        # A DataLoader draws its workers' seed here, which must be another one on each worker of ours.
+        seed = _seed(seat) if loader.generator is None else loader.generator.initial_seed()
+        options["generator"] = torch.Generator().manual_seed(stream_seed(seed, "loader", seat.id, epoch))
         batches = DataLoader(loader.dataset, batch_sampler=_Fixed([s[0] for s in slices]), **options)
         whole = seat.workers * sampler.batch_size
         total = len(order) - (len(order) % whole if sampler.drop_last else 0)
         this = begin_pass(seat, loader.dataset, epoch, self._finish, lambda: total)
+        rest = 0 if sampler.drop_last else len(order) % whole
+        _remark(seat, loader.dataset, (len(loader), len(self)), rest, sampler.batch_size)
         for batch, (indices, counts) in zip(batches, slices, strict=True):
             if not this.goes_on():
                 return
@@ -174,14 +178,32 @@ def slices_of(order: Sequence[int], workers: int, worker: int, size: int, *, dro
     return steps
 
 
-def seeded_order(sampler: Iterable[int], seat: Seat, epoch: int) -> list[int]:
+def global_order(loader: DataLoader[Any], sampler: Iterable[int], seat: Seat, epoch: int) -> list[int]:
     """The sampler's order for this epoch, the same on every worker."""
     seed = stream_seed(_seed(seat), "order", epoch)
     generator = getattr(sampler, "generator", None)
-    if generator is not None:
-        generator.manual_seed(seed)
-    with _Stream(seed):
+    orders = next((session.orders for session in seat.sessions if session.orders is not None), None)
+    if generator is None:
+        with _Stream(seed):
+            return list(sampler)
+    if orders is None:  # nobody to agree with before `join`
+        return _seeded_order(sampler, generator, seed)
+    data: Sized = loader.dataset  # type: ignore[assignment]
+    with orders.drawing(generator, data, len(data)), _Stream(seed):
+        if generator is loader.generator and not (loader.persistent_workers and epoch):
+            torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader does first
         return list(sampler)
+
+
+def _seeded_order(sampler: Iterable[int], generator: torch.Generator, seed: int) -> list[int]:
+    """With the generator at this seed; afterwards it is where it was."""
+    before = generator.get_state()
+    try:
+        generator.manual_seed(seed)
+        with _Stream(seed):
+            return list(sampler)
+    finally:
+        generator.set_state(before)
 
 
 def next_epoch(seat: Seat, loader: object) -> int:
@@ -245,6 +267,14 @@ def _count(seat: Seat, samples: int, indices: Sequence[int] | None = None, *, di
         session.count(samples, divided=divided)
 
 
+def _remark(seat: Seat, data: object, lengths: tuple[int, int], rest: int, batch: int) -> None:
+    """What there is to say when a pass of the training begins."""
+    if torch.is_grad_enabled():
+        for session in seat.sessions:
+            if session.remarks is not None:
+                session.remarks.pass_begins(data, lengths, rest, batch)
+
+
 def _seed(seat: Seat) -> int:
     return seat.seed or 0
 
@@ -258,7 +288,6 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
         "timeout": loader.timeout,
         "worker_init_fn": loader.worker_init_fn,
         "multiprocessing_context": loader.multiprocessing_context,
-        "generator": loader.generator,
     }
     if loader.num_workers:
         options["prefetch_factor"] = loader.prefetch_factor

@@ -20,6 +20,8 @@ from fast.loop.batchnorm import check_layers, totals_of
 from fast.loop.large_batch import LargeBatch, PlainRates, ScaledRates, check_fits
 from fast.loop.loading import strategy_from
 from fast.loop.options import Options
+from fast.loop.orders import Orders
+from fast.loop.remarks import Remarks
 from fast.loop.session import Session, parameters_in
 from fast.loop.stopping import stop_when_told
 from fast.runtime import WorkerRuntime
@@ -156,8 +158,9 @@ def _join_others(
         journal=seat.journal,
         moving=None if options.ema is None else MovingAverage(options.ema),
     )
-    session = Session(model, optimizer, runtime, moving=runtime.moving, say=seat.say)
+    session = Session(model, optimizer, runtime, moving=runtime.moving, say=seat.say, orders=Orders(runtime))
     session.totals = totals_of(session)
+    session.remarks = Remarks(runtime, model, optimizer, seat.say)
     plain = PlainRates(strategy, seat.workers, optimizer, seat.say if seat.id == 0 else _silently)
     _take_over_step(optimizer, session, runtime, replica, rates or plain)
     _overlap(session, runtime, replica, options.accumulate, rates)
@@ -292,6 +295,8 @@ def _take_over_step(
         replica.samples = session.take_samples()
         with rates.stepping():
             runtime.step()
+        if session.remarks is not None:
+            session.remarks.stepped()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # a scheduler was made before
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fast.engine import Seat, current_seat
+from fast.loop.orders import Orders
 from fast.loop.passes import Books
+from fast.loop.remarks import Remarks
 from fast.loop.totals import Totals
 from fast.runtime import WorkerRuntime
 from fast.runtime.moving import MovingAverage, wide
@@ -34,6 +36,10 @@ class Session:
     """The sums over all workers that layers of the model ask for; None if it has no such layers."""
     passes: dict[int, Books] = field(default_factory=dict)
     """How far everybody is in its passes over data that end for all at once, by the data's identity."""
+    orders: Orders | None = field(default=None)
+    """The orders that loaders with a generator have in common with the other workers."""
+    remarks: Remarks | None = field(default=None)
+    """What is said of a training that ends without an error; None if nobody wants to hear it."""
     at_end: Callable[[], None] = field(default=lambda: None)
     """Called when the work is over and no runtime has to be closed."""
     moving: MovingAverage | None = field(default=None)
@@ -113,6 +119,9 @@ def close_sessions(seat: Seat) -> None:
     """The participant's work is over."""
     for session in seat.sessions:
         if session.runtime is not None:
+            session.runtime.leave()
+            if session.remarks is not None:
+                session.remarks.ended()
             session.runtime.close()
         else:
             session.at_end()

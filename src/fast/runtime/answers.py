@@ -146,6 +146,13 @@ class Stopped(Answer, frozen=True, tag=15):
     """A worker was told to stop, and left after the step that it had just done."""
 
 
+class Listening(Answer, frozen=True, tag=16):
+    """Who of those that had left still received letters."""
+
+    lane: int
+    peers: Peers
+
+
 AnyAnswer = (
     Opened
     | Joined
@@ -163,6 +170,7 @@ AnyAnswer = (
     | Raised
     | Refused
     | Stopped
+    | Listening
 )
 Kind = TypeVar("Kind", bound=Answer)
 
@@ -182,6 +190,8 @@ def in_words(answer: Answer) -> str:
             return "it drew a random number"
         case Departed():
             return "it asked who had left"
+        case Listening():
+            return "it asked who still received letters"
         case Sent(tag=tag, to=to):
             return f"it sent a letter {tag!r} to {', '.join(map(str, to))}"
         case Reduced(members=members):

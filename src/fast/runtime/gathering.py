@@ -199,11 +199,13 @@ def representative(strategy: Strategy, weights: Sequence[Tensor]) -> Tensor:
 
 
 def mean_of(copies: Sequence[Tensor]) -> Tensor:
-    """One value for many: the mean of floating point numbers, the largest of counters.
+    """One value for many: the mean of floating-point and complex numbers, the largest of counters.
 
     Where all agree it is exactly what they agree on; (a + a + a) / 3 may be another number.
     """
     first, *others = copies
+    if first.is_complex():
+        return torch.view_as_complex(mean_of([torch.view_as_real(each) for each in copies]))
     if not first.is_floating_point():
         return torch.stack(list(copies)).amax(0)
     agreed = torch.ones_like(first, dtype=torch.bool)

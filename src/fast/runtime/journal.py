@@ -63,6 +63,10 @@ class Journal(ABC):
     def departures(self, lane: int, found: Mapping[int, int]) -> Mapping[int, int]:
         """Who has left, given who is found to have."""
 
+    @abstractmethod
+    def listening(self, lane: int, found: Peers) -> Peers:
+        """Who has left and still receives letters, given who is found to."""
+
     # Letters that go out
 
     @abstractmethod
@@ -183,6 +187,10 @@ class Recorder(Journal):
 
     def departures(self, lane: int, found: Mapping[int, int]) -> Mapping[int, int]:
         self._note(answers.Departed(lane, dict(found)))
+        return found
+
+    def listening(self, lane: int, found: Peers) -> Peers:
+        self._note(answers.Listening(lane, found))
         return found
 
     def addressed(self, lane: int, tag: str, to: Peers, here: Peers) -> Peers:

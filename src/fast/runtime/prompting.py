@@ -97,8 +97,15 @@ class Prompter(Journal):
             waiting.appendleft(answer)  # `raised` will ask for it
             raise Recalled(answer.message)
         if not isinstance(answer, kind):
-            raise self._diverged(f"the record says that {in_words(answer)}", asked)
+            raise self._diverged(f"the record says that {in_words(self._in_short(answer))}", asked)
         return answer
+
+    def _in_short(self, answer: Answer) -> Answer:
+        """What to say of an answer that fits no question: after the last step, that the participant ended."""
+        rest = self._lanes[0]
+        if not self.steps or not rest or any(isinstance(each, answers.Stepped) for each in (answer, *rest)):
+            return answer
+        return rest[-1]
 
     def _diverged(self, found: str, asked: Answer | str) -> Diverged:
         now = asked if isinstance(asked, str) else f"now {in_words(asked)}"
@@ -126,6 +133,9 @@ class Prompter(Journal):
 
     def departures(self, lane: int, found: Mapping[int, int]) -> Mapping[int, int]:
         return self._next(answers.Departed, lane, answers.Departed(lane, dict(found))).gone
+
+    def listening(self, lane: int, found: Peers) -> Peers:
+        return self._next(answers.Listening, lane, answers.Listening(lane, found)).peers
 
     def addressed(self, lane: int, tag: str, to: Peers, here: Peers) -> Peers:
         asked = answers.Sent(lane, tag, to)

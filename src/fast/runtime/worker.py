@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -82,6 +83,7 @@ class WorkerRuntime:
             observers=observers,
             say=say,
             journal=journal,
+            listens=strategy.listens,
         )
         self.me = Me(self.world, replica, strategy)
         self.samples = 0
@@ -171,7 +173,13 @@ class WorkerRuntime:
     # The end
 
     def leave(self) -> None:
-        """This worker's loop has ended; the others go on without it."""
+        """This worker's loop has ended; the others go on without it. What they send it, it still receives."""
+        if not self.finished:
+            self._hand_over()
+            self.transport.set_phase(Phase.DONE)
+
+    def _hand_over(self) -> None:
+        """Wait until everything has been sent; receivers make room as they read, and after their last step too."""
         if self._turn is not None:
             self._turn.close()
             self._turn = None
@@ -179,13 +187,6 @@ class WorkerRuntime:
                 "the loop ended after a backward() without optimizer.step(), when parts of that gradient had already "
                 "been sent: the other workers wait for the rest. Step after every backward, or leave bucket_mb out."
             )
-        if not self.finished:
-            self._hand_over()
-            self.transport.set_progress(self.me.steps, self.samples)
-            self.transport.set_phase(Phase.DONE)
-
-    def _hand_over(self) -> None:
-        """Wait until everything has been sent; receivers make room as they read."""
         self.world.patience.begin()
         while full := self.world.unsent:
             token = self.transport.listen()
@@ -193,6 +194,7 @@ class WorkerRuntime:
             self.transport.sleep(token, 0.002)
             self.world.patience.check(full, "room for the last letters")
         self.world.patience.end()
+        self.transport.set_progress(self.me.steps, self.samples)
 
     def tell_to_stop(self) -> None:
         """Somebody wants this worker to leave: when its step is done, or now if it has taken its last one."""
@@ -210,7 +212,7 @@ class WorkerRuntime:
     def _stop(self) -> None:
         if self.transport.phase(self.me.id) < Phase.SETTLED:
             self._say(f"worker {self.me.id} was told to stop and leaves after {self.me.steps} steps")
-        self.close()
+        self._go()
         raise Stopped(0)
 
     def settle(self) -> None:
@@ -221,6 +223,7 @@ class WorkerRuntime:
                 self._stop()
             await_phase(self.world, self.world.start_view.workers, Phase.DONE, "last step")
             drive(end_turn(self.me))
+            self.world.drop_unread()
             self.replica.settle()
             self._publish_final()
             self.transport.set_phase(Phase.SETTLED)
@@ -232,16 +235,27 @@ class WorkerRuntime:
             self.transport.publish(FINAL_MOVING, self.moving.of(self.replica.weights))
 
     def close(self) -> None:
-        """The end of this process. Whoever didn't consolidate leaves its weights as they are."""
+        """The end of this process. If the strategy has an `end`, that comes first, after everybody's last step, whether
+        this worker has consolidated or not."""
+        if self.strategy.has_end:
+            with suppress(Stopped):  # it may be told to stop while it waits for the others
+                self.settle()
+        self._go()
+
+    def _go(self) -> None:
+        """Leave at once, with the weights as they are. Nothing is received from here on."""
         phase = self.transport.phase(self.me.id)
         if phase == Phase.LEFT:
             return
+        if phase < Phase.DONE:
+            self._hand_over()
         if phase < Phase.SETTLED:
-            self.leave()
             self._publish_final()
         if self.world.journal is not None:
             self.world.journal.ended(self.me.steps, lambda: self.replica.weights)
         self.transport.set_phase(Phase.LEFT)
+        if phase < Phase.SETTLED:
+            self.world.drop_unread()
         self.world.close()
 
     # All replicas

@@ -16,6 +16,7 @@ from fast.collectives.performing import Performer
 from fast.core import Letter, Mailbox, Need, Reduction, Tag, World
 from fast.core.intake import Intake
 from fast.core.mailbox import declared
+from fast.core.rounds import LANES
 from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Pause, Round, is_round, is_ticket
 from fast.errors import MailboxFull, UsageError, WireError
@@ -48,9 +49,13 @@ class RealWorld(World):
         observers: Iterable[Observer] = (),
         say: Callable[[str], None] = lambda line: None,
         journal: Journal | None = None,
+        listens: bool = False,
     ) -> None:
+        """`listens`: whether a worker that has taken its last step still receives letters."""
         self.id, self.start_view, self.transport = transport.id, view, transport
         self.journal = journal
+        self._deaf = Phase.SETTLED if listens else Phase.DONE
+        """From this phase on a peer receives no more letters."""
         self.patience = Deadline(transport, (*view.workers, *view.servers), deadline_s, say)
         self.seed, self.link = seed, transport.link
         self._tags = {tag.name: tag for tag in tags}
@@ -67,6 +72,8 @@ class RealWorld(World):
         self._others = tuple(p for p in (*view.workers, *view.servers) if p != self.id)
         self._performer = Performer(self)
         self._waited_ns = 0
+        self.exchanged = False
+        """Whether the strategy has sent, read or shown anything, or taken part in a round of several."""
         self.buckets_ready = 0
         """So many buckets of this step's gradient have been computed."""
         self._backward = Backward()
@@ -86,10 +93,15 @@ class RealWorld(World):
         found = {peer: transport.status(peer).steps for peer in gone}
         return found if self.journal is None else self.journal.departures(self.lane, found)
 
+    def listening(self) -> tuple[int, ...]:
+        phases = {peer: self.transport.phase(peer) for peer in self._others}
+        found = tuple(peer for peer, phase in phases.items() if Phase.DONE <= phase < self._deaf)
+        return found if self.journal is None else self.journal.listening(self.lane, found)
+
     # Letters
 
     def send(self, to: tuple[int, ...], letter: Letter) -> None:
-        here = tuple(peer for peer in to if self.transport.phase(peer) < Phase.DONE)
+        here = tuple(peer for peer in to if self.transport.phase(peer) < self._deaf)
         if self.journal is not None:
             here = self.journal.addressed(self.lane, letter.tag, to, here)
         for peer in to:
@@ -97,6 +109,7 @@ class RealWorld(World):
                 self.emit(Dropped(self.id, self.now(), self.id, peer, letter.tag, "the receiver has left"))
         queued = tuple(p for p in here if p in self._outboxes and self._outboxes[p].holds(letter.tag))
         direct = tuple(peer for peer in here if peer not in queued)
+        self.exchanged |= bool(here) and not is_round(letter.tag)
         refused = self._post_first(direct, letter)
         for peer in queued + refused:
             if peer not in self._outboxes:
@@ -196,6 +209,7 @@ class RealWorld(World):
             self._show(tag, self.journal.looks(self.lane, tag, senders))
         letters = self._mailbox.take(tag, senders)
         self._taken += letters
+        self.exchanged |= bool(letters)
         return letters
 
     def take_one(self, tag: str, sender: int) -> Letter | None:
@@ -203,6 +217,7 @@ class RealWorld(World):
             found = self._mailbox.has(tag, sender)
             self._show(tag, self.journal.looks_for(self.lane, tag, sender, found))
         letter = self._mailbox.take_one(tag, sender)
+        self.exchanged |= letter is not None and not is_round(tag)
         if letter is not None and is_round(tag):
             # A round has used up a letter when it takes the next one of that sender, and one turn may
             # hold any number of rounds.
@@ -246,6 +261,15 @@ class RealWorld(World):
         """Letters that have arrived and were not read yet."""
         self.pump()
         return len(self._mailbox)
+
+    def drop_unread(self) -> None:
+        """Nobody will read what has arrived and wasn't read yet: report it."""
+        self.pump()
+        for each in self._mailbox.letters():
+            why = "unread at the end"
+            self.emit(
+                Dropped(self.id, self.now(), each.sender, self.id, each.tag, why, each.steps, each.letters)
+            )
 
     def turn_ended(self) -> None:
         if self._of_rounds:
@@ -323,6 +347,7 @@ class RealWorld(World):
     async def collective(self, round_: Round) -> Reduction:
         if self.id not in round_.among:
             raise UsageError(f"participant {self.id} calls mean() among {round_.among} and isn't one of them")
+        self.exchanged |= round_.lane <= LANES and len(round_.among) > 1
         began_ns, waited_before_ns = self.now(), self._waited_ns
         if self.journal is not None:
             check_round(round_)
@@ -400,12 +425,15 @@ class RealWorld(World):
     # One-sided
 
     def publish(self, name: str, tensor: Tensor) -> Tensor:
+        self.exchanged = True
         return self.transport.window(f"me:{name}", tensor)
 
     async def read(self, peer: int, name: str) -> Tensor | None:
+        self.exchanged = True
         return self.transport.peek(peer, f"me:{name}")
 
     async def amend(self, peer: int, name: str, before: Tensor, after: Tensor, *, atomic: bool) -> bool:
+        self.exchanged = True
         memory = self.transport.peek(peer, f"me:{name}")
         if memory is None:
             return False

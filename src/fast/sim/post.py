@@ -71,6 +71,8 @@ class Post:
     ) -> None:
         self.departures: dict[int, int] = dict.fromkeys(sorted(absent), 0)
         self.left_ns: dict[int, int] = dict.fromkeys(sorted(absent), 0)
+        self.listening: set[int] = set()
+        """The departed workers that still receive letters: they have taken their last step, and others haven't."""
         self.changes: list[Change] = [Change(who, 0, Why.ABSENT) for who in sorted(absent)]
         self._waiting: dict[int, Inbox] = {}
         """Who waits for anybody, or for many."""
@@ -155,8 +157,14 @@ class Post:
 
     # Comings and goings
 
-    def leave(self, who: int, steps: int) -> None:
-        """`who` sends nothing any more, and everybody may know it."""
+    def reaches(self, peer: int) -> bool:
+        """Whether a letter to this peer is still received."""
+        return peer not in self.departures or peer in self.listening
+
+    def leave(self, who: int, steps: int, *, listens: bool = False) -> None:
+        """`who` sends nothing any more, and everybody may know it. It may still receive."""
+        if listens:
+            self.listening.add(who)
         self.changes.append(Change(who, steps))
         self.departures[who] = steps
         self.left_ns[who] = self._events.now_ns
@@ -207,6 +215,7 @@ class Post:
         self._inboxes[who] = inbox
         self._dead.discard(who)
         del self.departures[who], self.left_ns[who]
+        self.listening.discard(who)
         for other in [*self._awaited.get(who, ()), *self._waiting]:
             if self._inboxes[other].misses(who):  # what it waited for was of the life before
                 self._inboxes[other].hear_gone(who)

@@ -271,7 +271,7 @@ class Simulation:
         """A worker's last step was its last."""
         p.standing = Standing.LEFT
         p.me.retire()
-        self.post.leave(p.me.id, p.me.steps)
+        self.post.leave(p.me.id, p.me.steps, listens=self.strategy.listens)
         self._rounds.leave(p.me.id)
         self._newcomers.reconsider()
 
@@ -298,6 +298,7 @@ class Simulation:
             "total_samples": self.total_samples,
             "departures": dict(self.post.departures),
             "left_ns": dict(self.post.left_ns),
+            "listening": set(self.post.listening),
             "changes": list(self.post.changes),
             "participants": [checkpoint.save(p) for p in self.participants],
         }
@@ -315,6 +316,7 @@ class Simulation:
         self.events.now_ns, self.lives.total_samples = saved["now_ns"], saved["total_samples"]
         self.post.departures.update(saved["departures"])
         self.post.left_ns.update(saved["left_ns"])
+        self.post.listening.update(saved["listening"])
         self.post.changes[:] = saved["changes"]
         for participant, state in zip(self.participants, saved["participants"], strict=True):
             checkpoint.load(participant, state)

@@ -108,6 +108,9 @@ class SimWorld(World):
     def departures(self) -> Mapping[int, int]:
         return self._post.departures
 
+    def listening(self) -> Collection[int]:
+        return self._post.listening
+
     def changes(self) -> Sequence[Change]:
         return self._post.changes
 
@@ -178,11 +181,11 @@ class SimWorld(World):
 
     def send(self, to: tuple[int, ...], letter: Letter) -> None:
         self.touched = True
-        gone = self._post.departures
-        reachable = to if not gone else tuple(peer for peer in to if peer not in gone)
+        reaches = self._post.reaches
+        reachable = to if not self._post.departures else tuple(peer for peer in to if reaches(peer))
         if len(reachable) < len(to):
             for peer in to:
-                if peer in gone:
+                if not reaches(peer):
                     self._post.drop(self.id, letter, peer, f"peer {peer} has left")
         if not reachable:
             return

@@ -23,7 +23,7 @@ class Phase(IntEnum):
     READY = 2
     """It has adopted everybody's common start and trains."""
     DONE = 3
-    """Its loop has ended, and all that it sent has been handed over."""
+    """Its loop has ended, and all that it sent has been handed over. It may still receive."""
     SETTLED = 4
     """It has included what arrived after its last step and published its final weights."""
     LEFT = 5

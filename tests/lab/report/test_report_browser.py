@@ -12,12 +12,14 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from made import SHAPES, TYPICAL, run_json
+from made import SHAPES, TYPICAL, Shape, run_json
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+
+from fast.lab.report import write_report
 
 Written = Callable[[str], Path]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -94,8 +96,8 @@ def typical(driver: webdriver.Chrome, written: Written) -> Browser:
     return browser
 
 
-@pytest.mark.parametrize("shape", ["typical", "troubled", "all_failed", "alone", "one_tick"])
-@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("width", [1920, 1280, 390])
 def test_it_renders_quietly_and_asks_nobody(
     shape: str, width: int, driver: webdriver.Chrome, written: Written
 ) -> None:
@@ -106,12 +108,76 @@ def test_it_renders_quietly_and_asks_nobody(
     asked = browser.requests()
     assert asked, "the page itself must be among the requests, or none were heard"
     assert all(url.startswith(("file://", "data:")) for url in asked)
-    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run("return document.documentElement.scrollWidth") <= width, "tables scroll in their box"
     measure = "return arguments[0].map(each => each.getBoundingClientRect().toJSON())"
     figures = browser.seen("figure svg[role=img]")
     assert figures or shape == "all_failed"
     for box in driver.execute_script(measure, figures):
         assert box["width"] > 100 and box["height"] > 20
+
+
+COLLISIONS = """
+const boxes = [...arguments[0].querySelectorAll('text')].map(each => [each.textContent, each.getBoundingClientRect()]);
+const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+  && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+return boxes.flatMap(([text, box], place) =>
+  boxes.slice(place + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${text} | ${other}`))
+"""
+
+
+@pytest.mark.parametrize("shape", [name for name in SHAPES if name != "all_failed"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_texts_in_figures_dont_collide(
+    shape: str, width: int, driver: webdriver.Chrome, written: Written
+) -> None:
+    browser = Browser(driver)
+    browser.open(written(shape), width)
+    figures = browser.seen("figure")
+    assert figures
+    assert [driver.execute_script(COLLISIONS, figure) for figure in figures] == [[]] * len(figures)
+
+
+def test_contents_lead_to_their_sections_and_stay_in_sight(typical: Browser) -> None:
+    links = typical.seen(".contents a")
+    assert [link.text for link in links][:2] == ["Strategies", "Score along the way"]
+    for link in (links[1], links[-1]):
+        typical.driver.execute_script("arguments[0].click()", link)
+        top = typical.run("return document.querySelector(location.hash).getBoundingClientRect().top")
+        assert 0 <= top < 900, "the heading is on the screen"
+        assert link.is_displayed() and 0 <= link.rect["y"] - typical.run("return scrollY") < 900
+
+
+def test_long_names_wrap_between_arguments(driver: webdriver.Chrome, written: Written) -> None:
+    """At the width of a phone too, each line of a name in the table begins with a whole argument."""
+    browser = Browser(driver)
+    browser.open(written("long_labels"), 390)
+    lines = """
+    const [first] = document.querySelectorAll('#summary tbody .label'), starts = [];
+    const range = document.createRange(), walk = document.createTreeWalker(first, NodeFilter.SHOW_TEXT);
+    let top = null;
+    while (walk.nextNode()) for (const { index } of walk.currentNode.data.matchAll(/[^\\s]/g)) {
+      range.setStart(walk.currentNode, index); range.setEnd(walk.currentNode, index + 1);
+      const box = range.getBoundingClientRect();
+      if (top === null || box.top > top + 5) { starts.push(walk.currentNode.data.slice(index)); top = box.top; }
+    }
+    return starts
+    """
+    starts = [start.split(",")[0].split("(")[0].split("=")[0] for start in browser.run(lines)]
+    assert len(starts) > 3
+    assert set(starts) <= {
+        "Elastic",
+        "tau",
+        "topology",
+        "Torus",
+        "rows",
+        "columns",
+        "momentum",
+        "correction",
+    } | {f"age_{n})" for n in range(9)}
+
+
+def show_whole_runs(browser: Browser) -> None:
+    browser.click('input[name="y"][value="all"]')
 
 
 def shown_chart(browser: Browser) -> str:
@@ -120,12 +186,12 @@ def shown_chart(browser: Browser) -> str:
 
 
 def test_the_axes_can_be_changed(typical: Browser) -> None:
-    assert shown_chart(typical) == "score-time"
+    assert shown_chart(typical) == "score-time-near"
     for axis in ("epochs", "samples", "bytes"):
         typical.click(f'input[name="x"][value="{axis}"]')
-        assert shown_chart(typical) == f"score-{axis}"
-    typical.click('input[name="y"][value="near"]')
-    assert shown_chart(typical) == "score-bytes-near"
+        assert shown_chart(typical) == f"score-{axis}-near"
+    show_whole_runs(typical)
+    assert shown_chart(typical) == "score-bytes"
 
 
 def test_a_click_in_the_legend_hides_a_strategy_everywhere(typical: Browser) -> None:
@@ -208,6 +274,7 @@ def test_dark_and_light(typical: Browser, written: Written) -> None:
 
 def test_values_can_be_read_with_the_keyboard(typical: Browser) -> None:
     """The last tick of the run that lasted longest: all-reduce alone is there, with its mean final score."""
+    show_whole_runs(typical)
     runs = [row for row in run_json(SHAPES["typical"]())["results"] if row["label"] == "allreduce"]
     plot = typical.find("#score-time .plot")
     plot.send_keys(Keys.ARROW_LEFT)
@@ -225,7 +292,22 @@ def test_values_can_be_read_with_the_keyboard(typical: Browser) -> None:
     assert typical.seen(".tip") == []
 
 
+def test_the_keyboard_stays_in_the_region_that_is_shown(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    """With a target that all reach early, the region ends long before the runs do."""
+    browser = Browser(driver)
+    browser.open(write_report(run_json(Shape(TYPICAL[:2], target=0.5)), tmp_path).parent)
+    browser.find("#score-time-near .plot").send_keys(Keys.ARROW_LEFT)
+    whole, near = browser.run("""
+    const { charts } = JSON.parse(document.getElementById("values").textContent);
+    return [charts["score-time"], charts["score-time-near"]]
+    """)
+    assert near["x"][1] < whole["x"][1] / 2
+    place = browser.run("return document.querySelector('#score-time-near .guide').x1.baseVal.value")
+    assert near["box"][0] <= place <= near["box"][2] + 0.01
+
+
 def test_values_can_be_pointed_at_and_hidden_ones_are_left_out(typical: Browser) -> None:
+    show_whole_runs(typical)
     typical.click('[data-toggles="s5"]')
     typical.run("document.getElementById('score-time').scrollIntoView({block: 'center'})")
     box = typical.run("return document.querySelector('#score-time svg').getBoundingClientRect().toJSON()")
@@ -250,9 +332,9 @@ def test_it_prints(typical: Browser) -> None:
     typical.click("#theme")
     typical.media("print")
     assert typical.style("html", "color-scheme") == "light"
-    assert typical.seen(".choices, #theme, #show-all") == []
-    width = typical.run("return document.querySelector('#score-time .scroll').clientWidth")
-    assert typical.find("#score-time svg").size["width"] <= width
+    assert typical.seen(".choices, #theme, #show-all, .contents") == []
+    width = typical.run("return document.querySelector('#score-time-near .scroll').clientWidth")
+    assert 0 < typical.find("#score-time-near svg").size["width"] <= width
     typical.media()
     printed = typical.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
     pdf = base64.b64decode(printed["data"])

@@ -41,7 +41,7 @@ class Text(HTMLParser):
         self.rows: list[list[str]] = []
         self.said = ""
         self._inside: list[str] = []
-        self.feed(html)
+        self.feed(html.replace("<wbr>", ""))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in ("meta", "link", "input", "br", "path", "use"):
@@ -248,6 +248,17 @@ def test_names_are_unique_and_those_that_are_used_exist(shape: str, written: Wri
     assert len(names) == len(set(names))
     used = re.findall(r'(?:href="|url\()#([^")]+)', html) + re.findall(r'aria-labelledby="([^"]+)"', html)
     assert set(used) <= set(names)
+
+
+@pytest.mark.parametrize("shape", FEW)
+def test_contents_name_every_section_in_order(shape: str, written: Written) -> None:
+    html = page(written(shape))
+    contents = re.search(r'<nav class="contents".*?</nav>', html, re.DOTALL)
+    assert contents
+    links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', contents[0])
+    sections = re.findall(r'<section aria-labelledby="([^"]+)"', html)
+    assert [name for name, _ in links] == [name for name in sections if name != "verdict-head"]
+    assert all(f'<h2 id="{name}">{text}</h2>' in html for name, text in links)
 
 
 @pytest.mark.parametrize("shape", FEW)

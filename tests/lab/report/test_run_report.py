@@ -114,6 +114,9 @@ class Texts(HTMLParser):
         super().__init__()
         self.said: list[str] = []
         self.ids: list[str] = []
+        self.links: list[str] = []
+        self.headings: list[str] = []
+        """Ids of those that can be seen."""
         self.feed(page.read_text())
 
     def handle_data(self, data: str) -> None:
@@ -121,7 +124,10 @@ class Texts(HTMLParser):
             self.said.append(data.strip())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.ids += [value for name, value in attrs if name == "id" and value]
+        known = dict(attrs)
+        self.ids += [known["id"]] if known.get("id") else []
+        self.links += [known["href"]] if tag == "a" and known.get("href") else []
+        self.headings += [known["id"]] if tag == "h2" and known.get("id") and "class" not in known else []
 
 
 def test_the_page(folder):
@@ -144,13 +150,15 @@ def test_the_page(folder):
     for path in (folder / "figures").iterdir():
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert "src=" not in page.read_text() and "https:" not in page.read_text()
+    assert texts.links == [f"#{name}" for name in texts.headings]
+    assert "value-1-head" in texts.headings
 
 
 def test_names_that_a_script_gives_are_text_and_nothing_else(tmp_path):
     lines = book("worker 0", 0, [])
     lines.append({"kind": "values", "at_s": 1.0, "step": 1, "values": {"<script>$x_1$": 1.0}})
     page = write_run_report(make(tmp_path / "run", {"worker 0": lines}))
-    assert "<script>" not in page.read_text()
+    assert "<script>$" not in page.read_text()
     assert "<script>$x_1$" in Texts(page).said
 
 

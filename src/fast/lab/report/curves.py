@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fast.lab.report.canvas import POINTS, Drawn, canvas, legend_below, measured
+from fast.lab.report.canvas import POINTS, Drawn, Margins, canvas, legend_below, measured
 from fast.lab.report.look import GROUND, INK, MUTED
 from fast.lab.report.reading import Entry
+from fast.lab.report.region import near_region, whole_region
 from fast.lab.report.series import Band, Numbers, band
 from fast.lab.report.words import BYTES, COUNT, PLAIN, SECONDS, Measure
 
@@ -20,18 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
-SIZE_IN = (9.4, 4.5)
+SIZE_IN = (10.4, 4.5)
 MARKS = 7
 """So many markers along a line."""
 MANY = 12
 """More bands than these are paler, or they would cover each other."""
 WIDE = 25
 """If the longest line is so many times as long as the shortest, a logarithmic axis shows both."""
-LOWEST = -0.5
-"""Scores are at most 1 and usually above 0; what falls far below would flatten everything else."""
-
-NEAR = 0.02
-"""At least twice this much below the target is near it."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +84,15 @@ class Chart:
 def score_chart(lines: Lines, target: float, *, near: bool) -> Chart:
     """Score against x: mean over seeds as a line, smallest to largest as a band, and the target.
 
-    Most of a curve is its climb, and the differences that matter are near the target: `near` shows
-    only those.
+    Most of a curve is its climb or its plateau: `near` shows only the region where strategies differ.
     """
-    figure, plot = canvas(*SIZE_IN)
+    figure, plot = canvas(*SIZE_IN, Margins(right=0.55))
     handles = _draw(plot, lines)
-    _score_limits(plot, lines, target, near=near)
+    region = near_region(lines.bands.values(), target) if near else whole_region(lines.bands.values(), target)
+    room = 0.04 * (region.high - region.low or 1)
+    plot.set_ylim(region.low - room, region.high + 1.5 * room)
     _target(plot, target)
-    _x_axis(plot, lines)
+    _x_axis(plot, lines, region.until)
     plot.set_ylabel("score on test data")
     return _finished(figure, plot, lines, handles)
 
@@ -113,7 +110,7 @@ def distance_chart(lines: Lines) -> Chart:
     plot.set_yscale("log")
     handles = _draw(plot, replace(lines, bands=raised))
     plot.set_ylim(bottom=floor)
-    _x_axis(plot, lines)
+    _x_axis(plot, lines, lines.furthest)
     _powers(plot, floor, name)
     plot.set_ylabel("distance of the replicas")
     return _finished(figure, plot, lines, handles)
@@ -123,7 +120,7 @@ def value_chart(lines: Lines, title: str) -> Chart:
     """Any value against x, as far as it goes."""
     figure, plot = canvas(SIZE_IN[0], 3.0)
     handles = _draw(plot, lines)
-    _x_axis(plot, lines)
+    _x_axis(plot, lines, lines.furthest)
     plot.set_ylabel(title)
     return _finished(figure, plot, lines, handles)
 
@@ -170,31 +167,24 @@ def _draw(plot: Plot, lines: Lines) -> dict[Entry, Artist]:
     return handles
 
 
-def _score_limits(plot: Plot, lines: Lines, target: float, *, near: bool) -> None:
-    low = min(float(each.low.min()) for each in lines.bands.values())
-    high = max(float(each.high.max()) for each in lines.bands.values())
-    low, high = min(max(low, LOWEST), target), max(high, target)
-    if near:
-        low = max(low, target - 2 * max(high - target, NEAR))
-    room = 0.04 * (high - low or 1)
-    plot.set_ylim(low - room, high + 1.5 * room)
-
-
 def _target(plot: Plot, target: float) -> None:
+    """Its name stands beside the axes, where no curve is."""
     plot.axhline(target, color=INK.light, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1.5)
     plot.annotate(
-        f"target {target:g}", (0, target), xycoords=("axes fraction", "data"), xytext=(3, 3),
-        textcoords="offset points", color=INK.light, fontsize=8,
+        f"target\n{target:g}", (1, target), xycoords=("axes fraction", "data"), xytext=(5, 0),
+        textcoords="offset points", va="center", color=INK.light, fontsize=8,
     )  # fmt: skip
 
 
-def _x_axis(plot: Plot, lines: Lines) -> None:
+def _x_axis(plot: Plot, lines: Lines, until: float) -> None:
     if lines.logarithmic:
         plot.set_xscale("log")
         plot.minorticks_off()
-    elif lines.furthest > 0:
-        plot.set_xlim(0, lines.furthest * 1.02)
-    measured(plot, "x", lines.axis.measure, lines.furthest, lines.axis.title)
+        if until < lines.furthest:
+            plot.set_xlim(right=until)
+    elif until > 0:
+        plot.set_xlim(0, until * 1.02)
+    measured(plot, "x", lines.axis.measure, until, lines.axis.title)
 
 
 def _powers(plot: Plot, floor: float, name: str) -> None:

@@ -4,64 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
-
-from jinja2 import DictLoader, Environment, StrictUndefined
-from markupsafe import Markup
 
 from fast.lab.report.activity import shares_of_workers
 from fast.lab.report.cautions import cautions
 from fast.lab.report.consistency import STEPS, mixing_of
-from fast.lab.report.look import KINDS, css_variables
+from fast.lab.report.look import KINDS
 from fast.lab.report.pictures import Picture, Pictures, always_equal
 from fast.lab.report.policies import policy_table
 from fast.lab.report.reading import Reading
 from fast.lab.report.summary import COLUMNS
-from fast.lab.report.swatch import swatch
-from fast.lab.report.words import BYTES, COUNT, MEMORY, SCORE, SECONDS, SHARE, exact, plural
+from fast.lab.report.template import render
+from fast.lab.report.words import MEMORY, SECONDS, SHARE, exact, plural
 from fast.lab.verdict import verdict
 
-TEMPLATES = ("page.html", "parts.html", "run.html")
 FEW_TRIALS = 40
 """Up to here all trials are open to begin with."""
 
 
 def render_page(reading: Reading, pictures: Pictures) -> str:
-    return environment().get_template("page.html").render(**_context(reading, pictures))
-
-
-def environment() -> Environment:
-    """With what templates call."""
-    made = Environment(
-        loader=DictLoader({name: _text(name) for name in TEMPLATES}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals.update(swatch=swatch, plural=plural, exact=exact)
-    made.filters.update(
-        seconds=SECONDS.write, size=BYTES.write, count=COUNT.write, memory=MEMORY.write, score=SCORE.write
-    )
-    return made
-
-
-def style() -> str:
-    """The style sheet of every page."""
-    return ":root {\n" + css_variables() + "\n}\n" + _text("page.css")
-
-
-def _text(name: str) -> str:
-    return (files("fast.lab.report") / name).read_text(encoding="utf-8")
+    return render("page.html", _context(reading, pictures), ["figures.css", "print.css"], ["figures.js"])
 
 
 def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
     data = reading.data
     return {
-        "style": Markup(style()),
-        "script": Markup(_text("page.js")),
-        "values": _values(reading, pictures),
+        "values": chart_values(
+            {entry.key: entry.label for entry in reading.entries},
+            [*pictures.scores, *([pictures.distance] if pictures.distance else [])],
+        ),
         "reading": reading,
         "data": data,
         "title": title_of(reading),
@@ -72,7 +43,7 @@ def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
         "kinds": KINDS,
         "shares": {entry.key: _shares(entry.runs) for entry in reading.entries},
         "pictures": pictures,
-        "axes": [picture.axis for picture in pictures.scores if not picture.near],
+        "axes": [picture.axis for picture in pictures.scores if picture.near],
         "equal": always_equal(reading.trained),
         "policies": policy_table(reading),
         "mixing": mixing_of(reading),
@@ -109,12 +80,11 @@ def _shares(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
     return [(kind, part, SHARE.write(part)) for kind, part in shares_of_workers(runs).items() if part > 0]
 
 
-def _values(reading: Reading, pictures: Pictures) -> dict[str, Any]:
-    """What the page's script needs to show values."""
-    lines = [*pictures.scores, *([pictures.distance] if pictures.distance else [])]
+def chart_values(labels: Mapping[str, str], charts: Sequence[Picture]) -> dict[str, Any]:
+    """What the page's script needs to show values of these charts; `labels` are those of their lines, by key."""
     return {
-        "labels": {entry.key: entry.label for entry in reading.entries},
-        "charts": {picture.name: {**(picture.values or {}), **_unit(picture)} for picture in lines},
+        "labels": labels,
+        "charts": {picture.name: {**(picture.values or {}), **_unit(picture)} for picture in charts},
     }
 
 

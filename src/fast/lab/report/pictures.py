@@ -20,7 +20,6 @@ from fast.lab.report.activity import (
 from fast.lab.report.canvas import Drawn
 from fast.lab.report.curves import (
     AXES,
-    LOWEST,
     STEPS,
     Axis,
     Chart,
@@ -39,6 +38,7 @@ from fast.lab.report.multiples import (
     staleness_figure,
 )
 from fast.lab.report.reading import Entry, Reading
+from fast.lab.report.region import LOWEST, below, near_region
 from fast.lab.report.svg import both_svgs
 from fast.lab.report.traffic import Graph, graph_of
 from fast.lab.report.words import COUNT, SCORE, SECONDS
@@ -60,7 +60,7 @@ class Picture:
     values: Mapping[str, Any] | None = None
     axis: Axis | None = None
     near: bool | None = None
-    """Of scores: whether only those near the target are shown."""
+    """For scores: whether only the region near the target is shown."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +100,27 @@ def _scores(reading: Reading) -> list[Picture]:
     every = [Lines.of(reading.trained, axis) for axis in AXES]
     return [
         _score(lines, reading.data["target"], near)
-        for near in (False, True)
+        for near in (True, False)
         for lines in every
         if lines.bands
     ]
 
 
 def _score(lines: Lines, target: float, near: bool) -> Picture:
-    name = f"score-{lines.axis.name}"
+    name, title = f"score-{lines.axis.name}", f"against {lines.axis.title}"
     chart = score_chart(lines, target, near=near)
-    if near:
-        chart = replace(chart, values={**chart.values, "series": None, "like": name})
-    title = f"Score{' near the target' if near else ''} against {lines.axis.title}"
-    return replace(_chart(f"{name}-near" if near else name, title, lines, chart), near=near)
+    if not near:
+        return replace(_chart(name, f"Score {title}", lines, chart), near=False)
+    chart = replace(chart, values={**chart.values, "series": None, "like": name})
+    picture = _chart(f"{name}-near", f"Score near the target {title}", lines, chart)
+    return replace(picture, near=True, note=f"{picture.note} {_outside(lines, target)}".strip())
+
+
+def _outside(lines: Lines, target: float) -> str:
+    """The strategies that only the whole chart shows."""
+    region = near_region(lines.bands.values(), target)
+    under = [entry.label for entry, each in lines.bands.items() if below(each, region)]
+    return f"Below this region all the time: {', '.join(under)}." if under else ""
 
 
 def _distance(entries: Sequence[Entry]) -> Picture | None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from markupsafe import Markup
-
 from fast.lab.report.look import KINDS
-from fast.lab.report.page import environment, flat_settings, style
+from fast.lab.report.page import chart_values, flat_settings
 from fast.lab.report.pictures import Picture, line_picture, one_shares, staleness_pictures
 from fast.lab.report.run_reading import RATE, RunReading
+from fast.lab.report.template import render
 from fast.lab.report.words import BYTES, COUNT, PLAIN, SECONDS, exact, plural
 
 
@@ -26,12 +25,16 @@ class RunPictures:
     time: Picture | None
     staleness: Sequence[Picture]
 
+    @property
+    def charts(self) -> list[Picture]:
+        return [*chain(*self.values), *([self.rate] if self.rate else [])]
+
     def every(self) -> list[Picture]:
-        return [*chain(*self.values), *(each for each in (self.rate, self.time) if each), *self.staleness]
+        return [*self.charts, *([self.time] if self.time else []), *self.staleness]
 
 
 def render_run(reading: RunReading, pictures: RunPictures) -> str:
-    return environment().get_template("run.html").render(**_context(reading, pictures))
+    return render("run.html", _context(reading, pictures), ["figures.css", "print.css"], ["figures.js"])
 
 
 def draw_run(reading: RunReading) -> RunPictures:
@@ -56,7 +59,9 @@ def draw_run(reading: RunReading) -> RunPictures:
 def _context(reading: RunReading, pictures: RunPictures) -> dict[str, Any]:
     data = reading.data
     return {
-        "style": Markup(style()),
+        "values": chart_values(
+            {each.entry.key: each.entry.label for each in pictures.charts if each.entry}, pictures.charts
+        ),
         "title": f"{data.get('title')}: {plural(data['settings']['workers'], 'worker')}",
         "facts": _facts(reading),
         "ended": _ended(reading),

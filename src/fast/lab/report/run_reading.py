@@ -108,7 +108,8 @@ class RunReading:
         return self._entry(index, printable(name), [each.curve(name) for each in self.workers])
 
     def rate(self) -> Entry:
-        return self._entry(0, "samples per second", [each.rate() for each in self.workers])
+        """Throughput as one more line, after those of the logged values."""
+        return self._entry(len(self.names), "samples per second", [each.rate() for each in self.workers])
 
     def whole(self) -> Entry:
         """The run as one row, as a comparison has it: who spent how much time on what, and staleness."""

@@ -87,7 +87,8 @@ class MixNeighbours(Strategy):
 
 class NeighbourGradients(Strategy):
     """Each worker sends its gradient to its neighbours without waiting and includes every one
-    that has arrived since its last step, by a rule of the user's choice."""
+    that has arrived since its last step, by a rule of the user's choice. Neighbours that have taken
+    their last step receive it too, and include it in `end`."""
 
     topology: Topology
     identity_alone = True
@@ -118,10 +119,10 @@ class NeighbourGradients(Strategy):
     async def step(self, me: Me) -> None:
         arrived = me.letters("gradient")
         if self.what == "own":
-            await me.stream(me.audience, tag="gradient")
+            await me.stream(me.receivers, tag="gradient")
         merged = merged_with_own(me, self.rule, arrived, own=(me.gradient, me.samples))
         if self.what == "merged":
-            me.send(me.audience, merged, tag="gradient")
+            me.send(me.receivers, merged, tag="gradient")
         me.apply(amended(self.rule, merged, me.samples, arrived, me.state))
 
     async def end(self, me: Me) -> None:

@@ -15,8 +15,8 @@ it has learned since.
 Nobody waits, so no circle of workers can: the two sides are only about who asks. After departures a graph may
 have an edge inside a side (a ring of 4 becomes one of 3); such an edge is not used, and the others still join all.
 
-In the simulator everybody knows at once who has left, so no delta goes astray. On real processes one that is sent in
-the very moment in which its receiver leaves may be lost: then who answered has moved and who asked has not.
+A delta that is sent in the very moment in which its receiver takes its last step still arrives, and `end` includes it.
+Only a worker that is told to stop may leave without one: then who answered has moved and who asked has not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments that several presets have, checked."""
+"""Checks of arguments that several presets have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fast.parts.staleness import Correction
 
 
 def bucket_bytes(bucket_mb: float | None) -> int | None:
-    """The least size of a bucket, in bytes."""
+    """Minimum size of a bucket, in bytes."""
     if bucket_mb is None:
         return None
     if isinstance(bucket_mb, bool) or not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
@@ -23,7 +23,7 @@ def bucket_bytes(bucket_mb: float | None) -> int | None:
 
 
 def check_servers(name: str, servers: object) -> None:
-    """Refuse what is no number of servers."""
+    """Raise UsageError unless this is a number of servers."""
     if servers == "workers" or (isinstance(servers, int) and not isinstance(servers, bool) and servers >= 1):
         return
     raise UsageError(
@@ -32,22 +32,22 @@ def check_servers(name: str, servers: object) -> None:
 
 
 def check_is_rule(name: str, rule: object) -> None:
-    """Refuse what merges nothing: no function, or one that still has to be called."""
+    """Raise UsageError unless `rule` is a merge rule that is ready to use."""
     check_rule_given(name, "rule", rule)
 
 
 def check_is_rule_of_changes(name: str, rule: object) -> None:
-    """Refuse what makes no change of weights of several ones."""
+    """Raise UsageError unless `rule` merges changes of weights."""
     check_is_rule(name, rule)
     if rule is sum_ or isinstance(rule, ForLate):
         raise UsageError(
             f"{name}(rule={getattr(rule, '__name__', rule)!s}): this rule is one for gradients, and weights are merged "
-            "here. Take mean, or one that stands hostile workers, such as median()."
+            "here. Take mean, or one that tolerates hostile workers, such as median()."
         )
 
 
 def check_is_rule_of_weights(name: str, rule: object) -> None:
-    """Refuse what makes no weights of several ones."""
+    """Raise UsageError unless `rule` merges weights."""
     check_is_rule_of_changes(name, rule)
     if isinstance(rule, NormClip):
         raise UsageError(
@@ -57,7 +57,7 @@ def check_is_rule_of_weights(name: str, rule: object) -> None:
 
 
 def check_moments_follow(name: str, rule: Rule, moments: str) -> None:
-    """Refuse moments that would be averaged beside the rule."""
+    """Raise UsageError if moments would be averaged while a rule merges the weights."""
     if rule is not mean and moments == "average":
         raise UsageError(
             f"{name}(rule={rule!r}, moments='average'): moments are averaged without the rule, so that whoever is "
@@ -66,23 +66,23 @@ def check_moments_follow(name: str, rule: Rule, moments: str) -> None:
 
 
 def check_no_average(name: str, moments: str, because: str) -> None:
-    """Refuse moments that nobody could average."""
+    """Raise UsageError if this strategy can't average moments."""
     if moments == "average":
         raise UsageError(f"{name}(moments='average'): {because}. Take moments='keep', 'reset' or 'correct'.")
 
 
 def check_is_correction(name: str, correction: object) -> None:
-    """Refuse what corrects nothing, such as a name, or a class that still has to be called."""
+    """Raise UsageError unless `correction` is a staleness correction instance."""
     _check_made(name, "correction", correction, Correction, "fast.corrections.by_staleness()")
 
 
 def check_is_codec(name: str, codec: object) -> None:
-    """Refuse what encodes nothing, such as a name, or a class that still has to be called."""
+    """Raise UsageError unless `codec` is a codec instance."""
     _check_made(name, "codec", codec, Codec, "fast.codecs.int8()")
 
 
 def check_is_topology(name: str, topology: object) -> None:
-    """Refuse what links nobody, such as a name, or a class that still has to be called."""
+    """Raise UsageError unless `topology` is a topology instance."""
     if not isinstance(topology, Topology):
         shown = getattr(topology, "__name__", None) or repr(topology)
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Presets whose servers don't wait for everybody: a quorum of the workers, or nobody at all."""
+"""Presets whose servers wait for a quorum of the workers, or for none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tensorflow(
 ) -> Strategy:
     """Synchronous training with backup workers: the first n = P - backups gradients of a step make it.
 
-    w <- optimizer(w, mean of the first n gradients on w);  gradients on older weights are thrown away
+    w <- optimizer(w, mean of the first n gradients on w);  gradients on older weights are discarded
 
     `quorum` gives n as a share of the workers instead, ceil(quorum P); without either there is one
     backup. Who is late finishes its step for nothing, or with `cancel` gives it up when the new weights
@@ -100,7 +100,7 @@ def downpour(
              in all other steps:  w_i <- optimizer(w_i, g_i)
     server:  w <- optimizer(w, G) on arrival
 
-    Nobody waits for anybody but for the answer to its own fetch. P workers move the weights P times as
+    A worker waits only for the answer to its own fetch. P workers move the weights P times as
     often as one would, with whole steps: the same rate goes P times as far as in `ssp(inf)`, which
     divides by P. `correction` makes up for staleness; so does `normalised`, which pushes the mean of what was gathered
     in place of its sum (`agn`), whatever the intervals. The paper runs Adagrad on the servers: that is the
@@ -138,7 +138,7 @@ def downpour(
 def distbelief(
     fetch: int = 1, push: int = 1, warm: int = 20, servers: int | str = 2, codec: Codec | None = None
 ) -> Strategy:
-    """DistBelief's way to train: `downpour` on several shards after a warm start of one worker.
+    """DistBelief: `downpour` on several shards after a warm start of one worker.
 
     worker 0 alone for `warm` steps, the others wait;  then all as in `downpour`, on `servers` shards
 

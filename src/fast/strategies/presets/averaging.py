@@ -39,7 +39,7 @@ def allreduce(
     `bucket_mb` sends the gradient in buckets of that size while backward is still running.
     Sends 8 d (P - 1) / P bytes, or what the codec makes of them. Staleness 0.
 
-    With another `rule` than the mean, one that stands hostile workers, everybody sends its gradient to everybody,
+    With another `rule` than the mean, one that tolerates hostile workers, everybody sends its gradient to everybody,
     4 d (P - 1) bytes, and merges all of them by itself: w <- optimizer(w, rule({g_i})).
 
     >>> from fast.codecs import fp16

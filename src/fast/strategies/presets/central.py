@@ -48,9 +48,9 @@ def ssp(
     """Stale-synchronous training on servers: no worker runs more than `bound` steps ahead.
 
     push g_i of clock c;  server: w <- optimizer(w, g_i / P) on arrival;
-    the read of clock c + 1 waits until it holds everybody's updates up to clock c - bound
+    the read of clock c + 1 waits until it holds all workers' updates up to clock c - bound
 
-    Bound 0 collects the pushes of one clock, merges them by `rule` (their mean, unless told) and takes
+    Bound 0 collects the pushes of one clock, merges them by `rule` (default: their mean) and takes
     one step: bitwise synchronous. Bound inf never waits. `servers=k` cuts the weights into k shards;
     `servers="workers"` puts one beside every worker. Neither changes a bit of a synchronous training.
     Sends 4 d bytes (the servers together send as much to each worker); a codec makes the pushes smaller,
@@ -85,7 +85,7 @@ def ssp(
     "AAAI 2015",
 )
 def essp(bound: int = 3, servers: int | str = 1, codec: Codec | None = None) -> Strategy:
-    """Eager stale-synchronous training: servers push their weights before anybody asks for them.
+    """Eager stale-synchronous training: servers push their weights without being asked.
 
     push g_i of clock c;  server: w <- optimizer(w, g_i / P) on arrival; when min_j c_j grows: w to all;
     worker: w_i <- the newest w that has come + its own moves that are not in it;
@@ -120,7 +120,7 @@ def essp(bound: int = 3, servers: int | str = 1, codec: Codec | None = None) -> 
     "AAAI 2015",
 )
 def vap(limit: float = 0.1, codec: Codec | None = None) -> Strategy:
-    """A bound on values: the server's weights stay within `limit` of what anybody computes on.
+    """A bound on values: the server's weights stay within `limit` of those that any worker computes on.
 
     push g_i;  server: admits it, w <- optimizer(w, g_i / P), if max |w - w_j| < limit for every worker j that
     computes on the w_j that it read last; else it waits, and so does worker i
@@ -221,8 +221,8 @@ def petuum(bound: int = 3, eager: bool = True, codec: Codec | None = None) -> St
 def mxnet(kvstore: str = "dist_sync", codec: Codec | None = None, rule: Rule = mean) -> Strategy:
     """MXNet's distributed store: as many servers as workers, in lock-step or without any bound.
 
-    dist_sync:  w <- optimizer(w, mean_i g_i) when everybody has pushed
-    dist_async: w <- optimizer(w, g_i / P) on arrival;  nobody waits for anybody
+    dist_sync:  w <- optimizer(w, mean_i g_i) when all have pushed
+    dist_async: w <- optimizer(w, g_i / P) on arrival;  no worker waits
 
     As in the original the optimizer runs on the servers, and the tensors are spread over as many of them as
     there are workers. Different: gradients are averaged where the store adds them up (and leaves the
@@ -298,7 +298,7 @@ def caffeonspark(rule: Rule = mean) -> Strategy:
 
 
 def _eager(bound: int, servers: int | str, codec: Codec | None, *, eager: bool = True) -> Strategy:
-    """With bound 0 everybody waits for everybody, so the pushes of a clock can become one mean."""
+    """With bound 0 all workers wait for each other, so the pushes of a clock can become one mean."""
     if bound == 0:
         return StaleSynchronous(bound=0, servers=servers, codec=codec)
     return CachedReads(bound=bound, eager=eager, servers=servers, codec=codec)
@@ -313,7 +313,7 @@ def _check_delay(name: str, argument: str, delay: float) -> None:
 
 
 def _check_cached(name: str, bound: int) -> None:
-    """Nobody waits for an answer before the bound is reached, so as many pushes may lie at a slow server."""
+    """No worker waits for an answer before the bound is reached, so that many pushes may wait at a slow server."""
     check_whole(name, "bound", bound, 0)
     if bound > MOST_CACHED:
         raise UsageError(
@@ -323,7 +323,7 @@ def _check_cached(name: str, bound: int) -> None:
 
 
 def _check_rule(name: str, rule: Rule, bound: float, without: str) -> None:
-    """Refuse a rule where there is nothing to merge; `without` is how to ask for no delay."""
+    """Raise UsageError for a rule if there is nothing to merge; `without` is the argument that asks for no delay."""
     check_is_rule(name, rule)
     if bound > 0 and rule is not mean:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Presets whose workers are drawn to a common centre, or to each other, as if by springs."""
+"""Elastic presets: workers are pulled to a common centre, or to each other."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def easgd(
     synchronous: bool = False,
     moments: str = "keep",
 ) -> Strategy:
-    """Elastic averaging: every worker explores by itself, and a spring ties it to a common centre c.
+    """Elastic averaging: every worker explores alone, and is pulled towards a common centre c.
 
     every tau steps, with w_i before the step:  delta = alpha (w_i - c);  c <- c + delta
     w_i <- optimizer(w_i, g_i) - delta
     synchronous:  c <- c + beta (mean_i w_i - c), by all at once
 
-    The centre, on a server, is the model; replicas stay apart from it. Without gradients sum_i w_i + c never
-    changes, as beta = P alpha: give alpha or beta, and both only to break that. Without either beta = 0.9, as in
-    the paper. There the worker reads c and sends delta; here it sends w_i and gets delta, one thing on the
-    server. And its first exchange comes after tau - 1 steps, not at once, when nothing has moved yet. `moments` says
-    what becomes of the optimizer's own memory when the spring has pulled: "keep" leaves it local, "reset" forgets it,
-    "correct" makes SGD's momentum that of the way really gone; the centre, which takes no steps, has none to average
-    with. Sends 4 d / tau bytes, as much comes back. Staleness has no bound; with equally fast workers P - 1 others have
-    met the centre in between, synchronous none. Alone, plain training.
+    The centre, on a server, is the model; replicas stay apart from it. Without gradients sum_i w_i + c never changes,
+    as beta = P alpha: give alpha or beta, and both only to break that. Without either beta = 0.9, as in the paper.
+    There the worker reads c and sends delta; here it sends w_i and gets delta, one thing on the server. And its first
+    exchange comes after tau - 1 steps, not at once, when nothing has moved yet. `moments` says what happens to the
+    optimizer's moments when the spring has pulled: "keep" leaves them local, "reset" forgets them, "correct" makes
+    SGD's momentum that of the way really gone; the centre, which takes no steps, has none to average with. Sends 4 d
+    / tau bytes, as much comes back. Staleness has no bound; with equally fast workers P - 1 others have met the
+    centre in between, synchronous none. Alone, plain training.
 
     >>> easgd(tau=4)
     easgd(tau=4, alpha=None, beta=None, synchronous=False, moments='keep')
@@ -115,19 +115,19 @@ def tree_easgd(
     alpha: float | None = None,
     moments: str = "keep",
 ) -> Strategy:
-    """Elastic averaging on a tree: everybody trains, sends to its parent and its children, and never waits.
+    """Elastic averaging on a tree: every worker trains, sends to its parent and children, and never waits.
 
     on w_j of the parent or a child:  w_i <- w_i - alpha (w_i - w_j);  then w_i <- optimizer(w_i, g_i)
     every up steps send w_i to the parent;  every down steps to the children
 
     Every letter counts by itself, so nothing is exchanged in pairs and no sum is kept; without gradients all stay
-    between the lowest and the highest. alpha = 0.9 / (branching + 1) unless given. `up` and `down` are steps,
-    the same for all workers, or a list by level ([100, 10]: the root's, and all below), or a function of the
-    worker's place. The thesis has 16 branches on 256 workers, 10 steps at the leaves and 100 above them. The
-    model is the mean of the replicas. `moments` says what becomes of the optimizer's own memory with each letter:
-    "keep" leaves it local, "average" sends it too and pulls it as far as the weights, "reset" forgets it, "correct"
-    makes SGD's momentum that of the way really gone. Sends 4 d / up bytes, and 4 d / down per child, with "average" as
-    much again for each moment. Staleness has no bound. Alone, plain training.
+    between the lowest and the highest. alpha = 0.9 / (branching + 1) unless given. `up` and `down` are steps, the
+    same for all workers, or a list by level ([100, 10]: the root's, and all below), or a function of the worker's
+    place. The thesis has 16 branches on 256 workers, 10 steps at the leaves and 100 above them. The model is the mean
+    of the replicas. `moments` says what happens to the optimizer's moments with each letter: "keep" leaves them
+    local, "average" sends them too and pulls them as far as the weights, "reset" forgets them, "correct" makes SGD's
+    momentum that of the way really gone. Sends 4 d / up bytes, and 4 d / down per child, with "average" as much again
+    for each moment. Staleness has no bound. Alone, plain training.
 
     >>> tree_easgd(up=[100, 10], down=50)
     tree_easgd(branching=2, up=[100, 10], down=50, alpha=None, moments='keep')
@@ -158,7 +158,7 @@ def mpca_sgd(
     momentum: float = 0.0,
     replace: bool = False,
 ) -> Strategy:
-    """A reconstruction of MPCA-SGD, whose pseudo-code isn't public: workers follow a master that they hear of late.
+    """A reconstruction of MPCA-SGD, whose pseudo-code isn't public: workers follow a master with a delay.
 
     w_i <- optimizer(w_i, g_i + rho (w_i - p));  p = m + kappa age / period (m - m_before)
     exchange, up and down a binomial tree:  s = mean of n snapshots;  v <- mu v + n / P (s - m);  m <- m + rate v

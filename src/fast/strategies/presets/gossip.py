@@ -1,4 +1,4 @@
-"""Presets whose workers tell one other at a time: a random one, or the one whose turn it is."""
+"""Presets whose workers send to one peer at a time: a random one, or the next in a schedule."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from fast.strategies.presets.arguments import check_is_topology, check_no_averag
     reference="Blot et al., Gossip Training for Deep Learning, 2016",
 )
 def gossip(p: float = 0.02, moments: str = "keep") -> Strategy:
-    """Gossip training: now and then send the weights and half the share to a random worker.
+    """Gossip training: with probability p, send the weights and half the share to a random worker.
 
     on (w_j, a_j):  w_i <- (a_i w_i + a_j w_j) / (a_i + a_j);  a_i <- a_i + a_j
     w_i <- optimizer(w_i, g_i);  with probability p:  a_i <- a_i / 2, send (w_i, a_i)
 
-    The shares of all workers and letters add up to 1. `moments` says what becomes of the optimizer's own memory when
-    somebody's weights have come: "keep" leaves it local, "average" sends it too and mixes it by the same shares,
-    "reset" forgets it, "correct" makes SGD's momentum that of the way really gone. Sends 4 d p bytes, with "average" as
-    much again for each moment. Staleness has no bound.
+    The shares of all workers and letters add up to 1. `moments` says what happens to the optimizer's moments when
+    somebody's weights have come: "keep" leaves them local, "average" sends them too and mixes them by the same
+    shares, "reset" forgets them, "correct" makes SGD's momentum that of the way really gone. Sends 4 d p bytes, with
+    "average" as much again for each moment. Staleness has no bound.
 
     >>> gossip(p=0.1)
     gossip(p=0.1, moments='keep')
@@ -124,7 +124,7 @@ def ad_psgd(topology: Topology = Bipartite(), moments: str = "keep") -> Strategy
     reference="Assran et al., Stochastic Gradient Push for Distributed Deep Learning, ICML 2019",
 )
 def sgp(topology: Topology = Exponential(), moments: str = "keep") -> Strategy:
-    """Stochastic gradient push: part the weights, and a mass with them, among those who hear.
+    """Stochastic gradient push: share the weights, and a mass with them, among the workers that hear.
 
     x_i <- optimizer(x_i, g_i(z_i)), where z_i = x_i / m_i is the model
     x_j <- sum_i p_ji x_i;  m_j <- sum_i p_ji m_i;  p_ji = 1 / (1 + how many hear i)

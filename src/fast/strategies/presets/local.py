@@ -1,4 +1,4 @@
-"""Presets whose workers take steps of their own and average their weights now and then."""
+"""Presets whose workers take local steps and average their weights at intervals."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def local_sgd(tau: int = 10, moments: str = "keep", rule: Rule = mean) -> Strate
 
     w_i <- optimizer(w_i, g_i);  every tau steps  w_i <- mean_j w_j
 
-    The mean is weighted by the samples since the exchange before. `moments` says what becomes of the optimizer's own
-    memory at an exchange: "keep" leaves it local, "average" averages it too, "reset" forgets it, "correct" makes
-    SGD's momentum that of the way which all have gone. The original is plain SGD, which has none. With a `rule` that
-    stands hostile workers, w_i <- rule({w_j}): everybody sends its weights to everybody, 4 d (P - 1) / tau bytes.
+    The mean is weighted by the samples since the exchange before. `moments` says what happens to the optimizer's
+    moments at an exchange: "keep" leaves them local, "average" averages them too, "reset" forgets them, "correct"
+    makes SGD's momentum that of the way which all have gone. The original is plain SGD, which has none. With a `rule`
+    that tolerates hostile workers, w_i <- rule({w_j}): everybody sends its weights to everybody, 4 d (P - 1) / tau
+    bytes.
 
     Sends 8 d (P - 1) / (P tau) bytes, with "average" as much again for each moment. Staleness 0. With tau = 1 it is
     `allreduce` for plain SGD and for momentum that is averaged; with tau from the last step on it is `one_shot`.
@@ -53,7 +54,7 @@ def local_sgd(tau: int = 10, moments: str = "keep", rule: Rule = mean) -> Strate
     reference="Lin et al., Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020",
 )
 def post_local_sgd(tau: int = 16, after: int | None = None, moments: str = "keep") -> Strategy:
-    """Synchronous training to begin with, and local steps from some step on.
+    """Synchronous training at first, and local steps after a switch.
 
     step < after:  w <- optimizer(w, mean_i g_i), then  w_i <- optimizer(w_i, g_i);  every tau steps  w_i <- mean_j w_j
 
@@ -92,7 +93,7 @@ def sparknet(tau: int = 50, moments: str = "keep", rule: Rule = mean) -> Strateg
     It is `local_sgd` bit for bit, with a master in the middle. As in the original the master takes no steps, and what
     it has is the model, so steps after the last exchange don't count. Different: the mean is weighted by samples, and
     `moments` may be averaged as well. The default of tau is the original's; Langer et al. (2020) saw the best
-    convergence with tau <= 10. With a `rule` that stands hostile workers, w <- rule({w_i}) on the master.
+    convergence with tau <= 10. With a `rule` that tolerates hostile workers, w <- rule({w_i}) on the master.
 
     A worker sends 4 d / tau bytes and gets as many; the master's link carries P times that. Staleness 0.
 
@@ -116,13 +117,14 @@ def sparknet(tau: int = 50, moments: str = "keep", rule: Rule = mean) -> Strateg
     reference="Zinkevich et al., Parallelized Stochastic Gradient Descent, NIPS 2010",
 )
 def one_shot() -> Strategy:
-    """Everybody trains alone, and the mean of the weights is made once, at the end.
+    """Every worker trains alone, and the weights are averaged once, at the end.
 
     w_i <- optimizer(w_i, g_i);  when all have ended  w <- mean_i w_i
 
-    The mean is that of `fast.consolidate`, where every worker that has trained counts alike, as in the original. There
-    the data are handed out at random and the loss is convex. Networks may part for good, even from the same start, and
-    the mean of two good ones needn't be one. It equals `local_sgd` with tau as large as the number of steps.
+    The mean is that of `fast.consolidate`, where every worker that has trained counts alike, as in the original.
+    There the data are handed out at random and the loss is convex. Networks may part for good, even from the same
+    start, and the mean of two good ones needn't be one. It equals `local_sgd` with tau as large as the number of
+    steps.
 
     Sends nothing in training. Staleness 0.
 

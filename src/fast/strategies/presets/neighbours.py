@@ -31,16 +31,16 @@ from fast.strategies.presets.arguments import (
     reference="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017",
 )
 def dpsgd(topology: Topology = Ring(), moments: str = "keep", rule: Rule = mean) -> Strategy:
-    """Decentralised parallel SGD: mix the neighbours' weights, then take the own step.
+    """Decentralised parallel SGD: mix the neighbours' weights, then take a step.
 
     w_i <- sum_j W_ij w_j - eta g_i(w_i)
 
-    W is symmetric and doubly stochastic (1/3 each on a ring). The weights travel while the gradient is
-    computed, which is taken at the weights before they are mixed, as in the original. That one is plain SGD; with an
-    optimizer that remembers, `moments` says what becomes of its memory in each step: "keep" leaves it local, "average"
-    mixes it by W too, "correct" makes SGD's momentum that of the way which neighbours have gone together, "reset"
-    forgets it. With a `rule` that stands hostile workers, w_i <- rule({w_i, w_j}) - eta g_i(w_i), and W has no say.
-    Sends 4 d per neighbour: 8 d bytes on a ring, with "average" as much again for each moment. Staleness 0.
+    W is symmetric and doubly stochastic (1/3 each on a ring). The weights travel while the gradient is computed,
+    which is taken at the weights before they are mixed, as in the original. That one is plain SGD; with an optimizer
+    that remembers, `moments` says what happens to its moments in each step: "keep" leaves them local, "average" mixes
+    it by W too, "correct" makes SGD's momentum that of the way which neighbours have gone together, "reset" forgets
+    it. With a `rule` that tolerates hostile workers, w_i <- rule({w_i, w_j}) - eta g_i(w_i), and W has no say. Sends
+    4 d per neighbour: 8 d bytes on a ring, with "average" as much again for each moment. Staleness 0.
 
     >>> dpsgd()
     dpsgd(topology=ring(), moments='keep', rule=mean)
@@ -73,12 +73,13 @@ def torus(
     w_i <- optimizer(w_i, m_i),  m_i = rule(g_i, {what arrived since the last step})
 
     Every letter that arrives is included exactly once; `rule` says how: mean, sum, by_age (what is late counts less),
-    momentum_corrected (what is late acts as if it had come in time), a function of (own, weight, arrived), or one that
-    stands hostile workers. In a step in which fewer arrived than such a rule needs, a worker takes only its own.
+    momentum_corrected (what is late acts as if it had come in time), a function of (own, weight, arrived), or one
+    that tolerates hostile workers. In a step in which fewer arrived than such a rule needs, a worker takes only its
+    own.
 
     With `send="merged"` a worker passes on m_i, what it has applied, so that a gradient travels on from hop to hop.
-    With the mean, m then tends to (I + L)^-1 g, L the Laplacian of the graph: positive definite on any graph, so every
-    difference between replicas descends the loss, and its columns add up to 1, so their mean moves by the mean
+    With the mean, m then tends to (I + L)^-1 g, L the Laplacian of the graph: positive definite on any graph, so
+    every difference between replicas descends the loss, and its columns add up to 1, so their mean moves by the mean
     gradient. With "own" it passes on g_i: m = (I + A) g / (1 + D) with D neighbours each, A their matrix, isn't
     positive definite, and on a ring of four or a torus neighbours may drift apart. "auto" is "merged" for a mean, by
     age or corrected too, and "own" for all other rules and with `bucket_mb`, which sends in buckets while backward
@@ -97,7 +98,7 @@ def torus(
 
 
 def _sent(send: str, rule: Rule, bucket_bytes: int | None) -> str:
-    """What is passed on: 'own' or 'merged'."""
+    """The gradient that is passed on: 'own' or 'merged'."""
     if send not in ("auto", "own", "merged"):
         raise UsageError(
             f"torus(send={send!r}): send is 'own' (this step's gradient), 'merged' (what was applied), or 'auto'"
@@ -133,17 +134,16 @@ def choco(
     topology: Topology = Ring(),
     moments: str = "keep",
 ) -> Strategy:
-    """Compressed gossip: what is sent is the compressed difference to what the neighbours already know.
+    """Compressed gossip: workers send the compressed difference to what their neighbours already know.
 
     x <- optimizer(w_i, g_i);  q_i = C(x - y_i);  y_j <- y_j + q_j for oneself and each neighbour j
     w_i <- x + gamma sum_j W_ij (y_j - y_i)
 
-    y_j is the copy of worker j that all who hear it keep; it follows w_j although only C of the
-    difference is sent, so replicas come to exact consensus with any codec. The coarser the codec,
-    the smaller gamma must be; without compression (None) gamma = 1 is `dpsgd` in another order.
-    `moments` says what becomes of the optimizer's own memory in each step, as for `dpsgd`; "average" mixes it by W as
-    it is, not compressed. Sends the codec's bytes per neighbour, with "average" 4 d more for each moment. Staleness 0.
-    The topology must not change from round to round.
+    y_j is the copy of worker j that all who hear it keep; it follows w_j although only C of the difference is sent,
+    so replicas come to exact consensus with any codec. The coarser the codec, the smaller gamma must be; without
+    compression (None) gamma = 1 is `dpsgd` in another order. `moments` says what happens to the optimizer's moments
+    in each step, as for `dpsgd`; "average" mixes them by W as it is, not compressed. Sends the codec's bytes per
+    neighbour, with "average" 4 d more for each moment. Staleness 0. The topology must not change from round to round.
 
     >>> from fast.codecs import int8
     >>> choco(codec=int8())

@@ -36,21 +36,21 @@ from fast.strategies.presets.arguments import check_is_codec, check_is_rule_of_c
 def slowmo(
     tau: int = 12, alpha: float = 1.0, beta: float = 0.5, moments: str = "keep", rule: Rule = mean
 ) -> Strategy:
-    """Local steps, and momentum on what all of them together have changed.
+    """Local steps, and momentum on the mean of their changes.
 
     w_i <- optimizer(w_i, g_i);  every tau steps
     u <- beta u + (w - mean_i w_i) / gamma;  w <- w - alpha gamma u;  w_i <- w
 
     w are the weights after the exchange before, gamma is the learning rate of the moment, per parameter group; its
     schedule has to be the same on all workers. beta = 0 with alpha = 1 is `local_sgd`, and tau = 1 with plain SGD is
-    heavy-ball momentum on the mean gradient. Any optimizer may take the local steps; `moments` says what becomes of its
-    momentum or moments at an exchange: "keep", "average", "reset" or "correct". With plain SGD and a constant rate it
-    is also BMUF, blockwise model-update filtering (Chen and Huo, ICASSP 2016), with a block momentum of beta.
+    heavy-ball momentum on the mean gradient. Any optimizer may take the local steps; `moments` says what becomes of
+    its momentum or moments at an exchange: "keep", "average", "reset" or "correct". With plain SGD and a constant
+    rate it is also BMUF, blockwise model-update filtering (Chen and Huo, ICASSP 2016), with a block momentum of beta.
 
     As in the original, whose public code exchanges every 48 steps, with beta from 0 for two workers up to 0.6 for 16
-    of them. Different: means are weighted by the samples seen since the exchange before, and a `rule` that stands
-    hostile workers may take the mean's place, for which everybody sends its change to everybody. Sends
-    8 d (P - 1) / (P tau) bytes; "average" as much again for each moment. Staleness 0.
+    of them. Different: means are weighted by the samples seen since the exchange before, and a `rule` that tolerates
+    hostile workers may take the mean's place, for which every worker sends its change to all. Sends 8 d (P - 1) / (P
+    tau) bytes; "average" as much again for each moment. Staleness 0.
 
     >>> slowmo(tau=24, beta=0.6)
     slowmo(tau=24, alpha=1.0, beta=0.6, moments='keep', rule=mean)
@@ -76,7 +76,7 @@ def slowmo(
 def diloco(
     interval: int = 50, rate: float = 0.7, momentum: float = 0.9, moments: str = "keep", rule: Rule = mean
 ) -> Strategy:
-    """Many local steps of AdamW, and outside of them Nesterov's momentum.
+    """Many local steps of AdamW, and an outer step with Nesterov's momentum.
 
     w_i <- optimizer(w_i, g_i);  every interval steps
     D = mean_i (w - w_i);  b <- momentum b + D;  w <- w - rate (D + momentum b);  w_i <- w
@@ -86,8 +86,8 @@ def diloco(
     momentum and with rate = 1 it is `local_sgd`, and with interval = 1 then `allreduce` (plain SGD).
 
     As in the original, which exchanges every 500 steps of its long runs. Different: means are weighted by the samples
-    seen since the exchange before, and D may be made by a `rule` that stands hostile workers, for which everybody sends
-    its change to everybody. Sends 8 d (P - 1) / (P interval) bytes. Staleness 0.
+    seen since the exchange before, and D may be made by a `rule` that tolerates hostile workers, for which every
+    worker sends its change to all. Sends 8 d (P - 1) / (P interval) bytes. Staleness 0.
 
     >>> diloco(interval=500)
     diloco(interval=500, rate=0.7, momentum=0.9, moments='keep', rule=mean)
@@ -124,10 +124,10 @@ def streaming_diloco(
     at step s + overlap:  b <- momentum b + D;  w <- w - rate (D + momentum b);  w_i <- mix w_i + (1 - mix) w
 
     The model is cut between parameters, and those larger than a share of it between rows; fragments are strided
-    through its depth and exchanged at equal distances, so a step sends a share of 1 / fragments at most.
-    Half of `overlap` is for slices on their way to the workers that average them, half for the means on their
-    way back; nobody waits for anything younger. C is any codec, and
-    error_feedback around it keeps what it leaves out. One fragment, overlap = 0 and mix = 0 are `diloco`, bit for bit.
+    through its depth and exchanged at equal distances, so a step sends a share of 1 / fragments at most. Half of
+    `overlap` is for slices on their way to the workers that average them, half for the means on their way back;
+    nobody waits for anything younger. C is any codec, and error_feedback around it keeps what it leaves out. One
+    fragment, overlap = 0 and mix = 0 are `diloco`, bit for bit.
 
     As in the original, which takes 4-bit floats for C and adds in 32 bits, as is done here with any codec. Different:
     fragments are equally large instead of three transformer layers; the mean travels encoded, too. Rounds that are
@@ -167,7 +167,7 @@ def streaming_diloco(
 def noloco(
     interval: int = 50, rate: float = 0.7, momentum: float = 0.5, send: str = "both", moments: str = "keep"
 ) -> Strategy:
-    """DiLoCo without any round among all: workers meet in random pairs, and each has slow weights of its own.
+    """DiLoCo in random pairs instead of rounds of all workers; each worker has its own slow weights.
 
     w_i <- optimizer(w_i, g_i);  every interval steps, in pairs (i, j), with s_i the slow weights and D_i = w_i - s_i:
     m_i <- momentum m_i + rate (D_i + D_j) / 2 + rate ((s_i + s_j) / 2 - s_i);  s_i <- s_i + m_i;  w_i <- s_i

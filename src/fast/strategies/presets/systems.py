@@ -1,4 +1,4 @@
-"""Presets after systems that route updates in a way of their own: trees, caches, factors, shared memory."""
+"""Presets named after systems with special routes for updates: trees, caches, factors, shared memory."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def hogwild(atomic: bool = False) -> Strategy:
     read w from the memory;  w' = optimizer(w, g(w));  for each component v with w'_v != w_v:
     memory_v <- w'_v if it still is w_v,  else memory_v + (w'_v - w_v)
 
-    Nobody waits for anybody, and a read may be half old and half new. Two who change one component in the same
+    No worker waits, and a read may be half old and half new. Two who change one component in the same
     moment lose one of the changes; with `atomic=True` (compare and swap) none is lost. Components that a step
     doesn't change are never written, so updates with different supports can't disturb each other. As in the paper
     every worker takes full steps, with a gradient computed on what it has read. The paper's steps are plain SGD on the

@@ -1,25 +1,9 @@
-"use strict";
-// The page works without this; it adds hiding strategies, sorting, the other axes, values and the theme.
+// Figures of strategies: hiding some, the other axes, and values. The page works without this.
 (() => {
   const { labels, charts } = JSON.parse(document.getElementById("values").textContent);
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const hidden = new Set();
   const MOST = 12; // rows in a tip
-
-  // Theme: remembered only while the page is open.
-
-  const theme = document.getElementById("theme");
-  const dark = () => {
-    const chosen = document.documentElement.dataset.theme;
-    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  };
-  const nameTheme = () => { theme.textContent = dark() ? "Light" : "Dark"; };
-  theme.addEventListener("click", () => {
-    document.documentElement.dataset.theme = dark() ? "light" : "dark";
-    nameTheme();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
-  nameTheme();
 
   // Legend: one entry hides or shows a strategy in all figures; pointed at, it stands out among the lines.
 
@@ -57,34 +41,6 @@
   for (const each of choices) each.addEventListener("change", choose);
   if (choices.length) choose();
 
-  // Sorting: rows without a number stay at the end.
-
-  const sortBy = (table, column, direction) => {
-    const sign = direction === "ascending" ? 1 : -1;
-    const value = (row) => row.cells[column].dataset.sort ?? "";
-    const compare = (a, b) => {
-      const [x, y] = [value(a), value(b)];
-      if (x === "" || y === "") return (x === "") - (y === "");
-      const difference = column === 0 ? x.localeCompare(y) : Number(x) - Number(y);
-      return sign * difference;
-    };
-    const body = table.tBodies[0];
-    body.append(...[...body.rows].sort(compare));
-    [...table.tHead.rows[0].cells].forEach((head, place) => {
-      if (head.hasAttribute("aria-sort")) head.setAttribute("aria-sort", place === column ? direction : "none");
-    });
-  };
-  for (const table of all("table.sortable")) {
-    [...table.tHead.rows[0].cells].forEach((head, column) => {
-      head.querySelector("button")?.addEventListener("click", () => {
-        const now = head.getAttribute("aria-sort");
-        const first = head.dataset.first ?? "ascending";
-        const other = first === "ascending" ? "descending" : "ascending";
-        sortBy(table, column, now === first ? other : first);
-      });
-    });
-  }
-
   // Values: a line at the place that is pointed at, and what every visible strategy has there.
 
   const scale = (value, log) => (log ? Math.log10(value) : value);
@@ -97,13 +53,18 @@
     const part = (x - places[next - 1]) / (places[next] - places[next - 1]);
     return series[name][next - 1] * (1 - part) + series[name][next] * part;
   };
-  const written = (value, log) => (log ? Number(value.toPrecision(3)).toString() : value.toFixed(3));
+  const written = (value, log) => {
+    const size = Math.abs(value);
+    if (log) return Number(value.toPrecision(3)).toString();
+    return size === 0 || (size >= 0.01 && size < 1000) ? value.toFixed(3) : Number(value.toPrecision(4)).toString();
+  };
   const svgElement = (name, attributes) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     return element;
   };
-  const swatchOf = (key) => document.querySelector(`[data-toggles="${key}"] .swatch`).cloneNode(true);
+  // Only a legend has swatches: a page whose charts have one line each goes without.
+  const swatchOf = (key) => document.querySelector(`[data-toggles="${key}"] .swatch`)?.cloneNode(true);
 
   class Reader {
     constructor(figure, chart) {
@@ -133,7 +94,9 @@
       if (event.key === "Escape") this.clear();
       if (!step) return;
       event.preventDefault();
-      const places = [...new Set(this.visible().flatMap(([, series]) => series.x))].sort((a, b) => a - b);
+      const places = [...new Set(this.visible().flatMap(([, series]) => series.x))]
+        .filter((place) => place >= this.chart.x[0] && place <= this.chart.x[1])
+        .sort((a, b) => a - b);
       if (!places.length) return;
       const now = this.x === null ? (step > 0 ? -1 : places.length) : places.findIndex((place) => place >= this.x);
       this.read(places[Math.max(0, Math.min(places.length - 1, now + step))], null, true);
@@ -171,9 +134,8 @@
     dot(left, row) {
       const top = this.place(row.mean, this.chart.y, this.chart.logY, this.chart.box[3], this.chart.box[1]);
       if (top < this.chart.box[1] || top > this.chart.box[3]) return;
-      const colour = swatchOf(row.key).querySelector("path:last-child").style.fill;
       const dot = svgElement("circle", { class: "dot", cx: left, cy: top, r: 2.6 });
-      dot.style.fill = colour;
+      dot.style.fill = swatchOf(row.key)?.querySelector("path:last-child").style.fill ?? "var(--ink)";
       this.svg.append(dot);
     }
 
@@ -209,7 +171,7 @@
       label.textContent = labels[key];
       const name = document.createElement("span");
       name.className = "name";
-      name.append(swatchOf(key), label);
+      name.append(swatchOf(key) ?? "", label);
       row.insertCell().append(name);
       row.insertCell().textContent = written(mean, log);
       row.insertCell().textContent = low === null ? "" : `${written(low, log)} – ${written(high, log)}`;
@@ -225,9 +187,4 @@
   for (const [name, chart] of Object.entries(charts)) {
     new Reader(document.getElementById(name), { ...chart, series: charts[chart.like ?? name].series });
   }
-
-  // Printing shows what is folded away.
-
-  addEventListener("beforeprint", () => all("details:not([open])").forEach((each) => { each.open = true; each.dataset.folded = ""; }));
-  addEventListener("afterprint", () => all("details[data-folded]").forEach((each) => { each.open = false; delete each.dataset.folded; }));
 })();
