@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import fast
+from fast.engine import Failure
 from fast.errors import WorkerFailed
 from fast.loop import run_folder
 from fast.loop.run_folder import open_log
@@ -105,6 +106,22 @@ def test_a_worker_that_fails_says_so_in_its_log(tmp_path):
     assert len(lines_of(tmp_path / "mine", "worker 0", "values")) == 3
 
 
+def test_a_worker_without_a_step_counts_in_the_summary(tmp_path):
+    """So does one whose log has no totals; after a failure the counts are those that were logged."""
+    three = run_folder.Job(workers=3, entry="", server_entry="")
+    for name, failure in (("ended", None), ("failed", Failure("worker 1", "gone"))):
+        folder = open_log(True, three, str(tmp_path), name, "title")
+        for worker in range(2):
+            logbook = Logbook(folder.path, worker, f"worker {worker}")
+            for step in range(4 * worker):
+                logbook.stepped_alone(step, 8)
+            logbook.close()
+        folder.finish(failure)
+        words = "steps per worker: 0 to 4; samples per worker: 0 to 32; "
+        assert folder.summary()[0].startswith(words if failure is None else f"logged: {words}")
+        assert "100% computing" in folder.summary()[1]
+
+
 @pytest.mark.real
 def test_numbers_that_are_not_finite_are_null(tmp_path):
     fast.launch(train, "allreduce", 1, math.nan, workers=1, name="mine", runs=str(tmp_path))
@@ -146,7 +163,7 @@ def test_a_value_is_that_of_the_moment(tmp_path):
     (tmp_path / "metrics").mkdir()
     logbook = Logbook(tmp_path, 0, "worker 0")
     total = torch.zeros((), requires_grad=True)
-    taken = fast.loop.logging._taken(total)
+    taken = fast.loop.logging._taken("total", total)
     with torch.no_grad():
         total += 5
     logbook.log({"total": taken, "late": torch.tensor(2.0)})

@@ -17,29 +17,25 @@ def log(**values: float | Tensor) -> None:
     mean over the workers, and how far the workers are apart. A value is a number or a tensor with one element. In a
     plain script nothing is kept.
     """
-    checked = {name: _checked(name, value) for name, value in values.items()}
+    taken = {name: _taken(name, value) for name, value in values.items()}
     logbook = current_seat().logbook
-    if logbook is not None and checked:
-        logbook.log({name: _taken(value) for name, value in checked.items()})
+    if logbook is not None and taken:
+        logbook.log(taken)
 
 
-def _checked(name: str, value: object) -> float | Tensor:
-    if isinstance(value, Tensor):
-        if value.numel() == 1 and not value.is_complex():
-            return value
-        found = "a complex number" if value.is_complex() else f"a tensor with {value.numel()} elements"
-    elif isinstance(value, Real):
+def _taken(name: str, value: object) -> float | Tensor:
+    """The value as it is now. On the CPU it is read; elsewhere it is copied, and read when nobody waits for it."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        return value.item() if value.is_cpu else value.detach().clone()
+    if isinstance(value, (float, int, Real)):  # the first two are known without a search
         return float(value)
-    else:
-        found = type(value).__name__
     raise UsageError(
-        f"fast.log({name}=...): a value is a number or a tensor with one element, and this is {found}. "
+        f"fast.log({name}=...): a value is a number or a tensor with one element, and this is {_kind(value)}. "
         f"Log one number of it, such as {name}.mean() or len({name})."
     )
 
 
-def _taken(value: float | Tensor) -> float | Tensor:
-    """The value as it is now. On the CPU it is read; elsewhere it is copied, and read when nobody waits for it."""
-    if isinstance(value, float):
-        return value
-    return value.item() if value.device.type == "cpu" else value.detach().clone()
+def _kind(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return "a complex number" if value.is_complex() else f"a tensor with {value.numel()} elements"

@@ -17,8 +17,9 @@ from rich.filesize import decimal
 
 from fast.engine import Failure, Job
 from fast.errors import UsageError
-from fast.runtime.logbook import METRICS, SCHEMA, first_lines, last_lines, metrics_file
+from fast.runtime.logbook import METRICS, SCHEMA, first_lines, last_lines, metrics_file, totals
 from fast.runtime.record import processor, versions
+from fast.trace import Meter
 
 RUN, RUNS = "run.json", "runs"
 KIND = "fast run"
@@ -81,16 +82,16 @@ class RunFolder:
             self._write()
 
     def summary(self) -> list[str]:
-        """What a finished run did, in three lines at most."""
+        """What a finished run did, in three lines at most. A worker that was killed lost the last second of its log."""
         last = f"log: {self.path}; to draw it: fast report {self.path}"
         participants = self.facts["participants"]
-        workers = [
-            totals for name, totals in participants.items() if name.startswith("worker") and totals["steps"]
-        ]
-        if not workers:
+        every = [participants.get(f"worker {number}", totals(Meter())) for number in range(self._workers)]
+        trained = [each for each in every if each["steps"]]
+        if not trained:
             return [last]
-        sent = sum(totals["bytes_sent"] for totals in participants.values())
-        return [_work_in_words(workers), f"{_time_in_words(workers)}; sent by all: {decimal(sent)}", last]
+        work = _work_in_words(every) if self.facts["failure"] is None else f"logged: {_work_in_words(every)}"
+        sent = sum(each["bytes_sent"] for each in participants.values())
+        return [work, f"{_time_in_words(trained)}; sent by all: {decimal(sent)}", last]
 
     def _write(self) -> None:
         beside = self.path / f".{RUN}.new"
@@ -175,7 +176,7 @@ def _facts(title: str, job: Job) -> dict[str, Any]:
 
 
 def _work_in_words(workers: Sequence[Mapping[str, Any]]) -> str:
-    seconds = max(_seconds(totals) for totals in workers)
+    seconds = max(map(_seconds, workers))
     samples = sum(totals["samples"] for totals in workers)
     rate = f"; {samples / seconds:,.0f} samples/s by all" if seconds else ""
     return (

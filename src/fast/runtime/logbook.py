@@ -116,7 +116,7 @@ class Logbook:
         """Append whole lines. After an error nothing more is written: the training is worth more than its log."""
         if self._file is None or not lines:
             return
-        rest = b"".join(self._encoder.encode(line) + b"\n" for line in lines)
+        rest = self._encoder.encode_lines(lines)
         try:
             while rest:  # a disk that is nearly full may take a part of it
                 rest = rest[os.write(self._file, rest) :]

@@ -77,8 +77,8 @@ def test_what_is_read(folder):
     assert (reading.names, reading.strategy) == (["loss"], "torus(rule=mean)")
     curves = [run["curve"] for run in reading.entry(0, "loss").runs]
     assert curves == [
-        {"step": [1.0, 2.0], "at_s": [1.0, 2.0], "loss": [3.0, 1.0]},
-        {"step": [1.0, 2.0], "at_s": [3.0, 4.0], "loss": [5.0, 2.0]},
+        {"step": [1.0, 2.0], "at_s": [0.5, 1.5], "loss": [3.0, 1.0]},
+        {"step": [1.0, 2.0], "at_s": [2.5, 3.5], "loss": [5.0, 2.0]},
     ]
     assert [run["curve"][RATE] for run in reading.rate().runs] == [[100.0, 200.0]] * 2
     (whole,) = reading.whole().runs

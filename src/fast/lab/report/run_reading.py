@@ -25,7 +25,8 @@ SHORT_S = 0.5
 
 @dataclass(frozen=True)
 class Participant:
-    """One logbook; its times are moved to a clock that begins with the first of all."""
+    """One logbook; its times are moved to the clock of the training, which begins with the first line of all
+    that says more than that a log was opened."""
 
     name: str
     lines: Sequence[Mapping[str, Any]]
@@ -80,7 +81,7 @@ class RunReading:
         if data is None:
             raise UsageError(f"{folder} is not the folder of a run: its {RUN} is of something else")
         books = [lines for path in sorted((folder / METRICS).glob("*.jsonl")) if (lines := read_lines(path))]
-        first_ns = min((lines[0]["began_ns"] for lines in books), default=0)
+        first_ns = min((_first_ns(lines) for lines in books if len(lines) > 1), default=0)
         found = [Participant(each[0]["who"], each, (each[0]["began_ns"] - first_ns) / 1e9) for each in books]
         return RunReading(data, sorted(found, key=lambda each: _place(each.name)))
 
@@ -134,6 +135,12 @@ def run_data(file: Path) -> dict[str, Any] | None:
     except (OSError, msgspec.DecodeError):
         return None
     return data if isinstance(data, dict) and data.get("kind") == KIND else None
+
+
+def _first_ns(lines: Sequence[Mapping[str, Any]]) -> int:
+    """When this participant's first line after the opening one was written: it has imported all it needs by then."""
+    began_ns: int = lines[0]["began_ns"]
+    return began_ns + round(lines[1]["at_s"] * 1e9)
 
 
 def _place(name: str) -> tuple[bool, int]:
