@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import fast
-from fast.cli import main
+from fast.cli import display, main
 from fast.errors import UsageError
 from fast.loop.script import find_module
 from running import Lent
@@ -279,6 +279,17 @@ def test_what_follows_the_script_is_the_scripts(arguments, got, note, typed):
     assert out == [f"[worker {worker}] trained {got}" for worker in range(2)]
     assert ("passed to" in err) == (note is not None)
     assert note is None or note in err
+
+
+def test_progress_is_told_once_there_is_some(monkeypatch, capsys):
+    """While the workers still import torch, no line says that they have taken 0 steps."""
+    monkeypatch.setattr(display, "_QUIET_S", -1.0)
+    shown = display.RunDisplay("train.py", 2)
+    shown({"event": "progress", "steps": [0, 0]})
+    assert capsys.readouterr().err == ""
+    shown({"event": "progress", "steps": [3, 0]})
+    assert capsys.readouterr().err.endswith("steps per worker: 3 0\n")
+    assert shown.summary()["steps"] == [3, 0]
 
 
 @pytest.mark.real

@@ -139,8 +139,7 @@ def run_data(file: Path) -> dict[str, Any] | None:
 
 def _first_ns(lines: Sequence[Mapping[str, Any]]) -> int:
     """When this participant's first line after the opening one was written: it has imported all it needs by then."""
-    began_ns: int = lines[0]["began_ns"]
-    return began_ns + round(lines[1]["at_s"] * 1e9)
+    return int(lines[0]["began_ns"] + lines[1]["at_s"] * 1e9)
 
 
 def _place(name: str) -> tuple[bool, int]:
