@@ -163,5 +163,6 @@ def catch_a_failure() -> str:
     try:
         _step(model, optimizer)
     except FastError as error:
+        close_sessions(seat)
         return f"{type(error).__name__}: {error}"
     return "nothing"

@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -15,7 +14,9 @@ from fast.engine import LocalEngine
 
 pytestmark = pytest.mark.real
 
-SOON_S = 10.0
+SOON_S = 60.0
+NEVER_S = 1e6
+"""A deadline that no test lives to see: what ends all the same didn't wait for it."""
 """Two seconds on a machine of its own; five times as much where others work too."""
 
 
@@ -62,9 +63,9 @@ def test_a_record_needs_a_host_with_a_known_order_of_sets(monkeypatch):
 @pytest.mark.parametrize("joined", [False, True], ids=["before join", "in training"])
 def test_a_worker_that_raises_ends_the_run_with_its_own_traceback_once(joined, runner):
     events = []
-    began = time.monotonic()
-    failure = runner.failure("engine_bodies:fail", 3, listen=events.append, who=1, joined=joined)
-    assert time.monotonic() - began < SOON_S
+    failure = runner.failure(
+        "engine_bodies:fail", 3, listen=events.append, deadline_s=NEVER_S, who=1, joined=joined
+    )
     assert failure.who == "worker 1"
     assert failure.message == "ValueError: worker's own mistake"
     assert failure.traceback.count("Traceback") == 1
@@ -82,40 +83,38 @@ def test_of_several_failures_the_first_one_is_reported(runner):
 
 @pytest.mark.parametrize("strategy", ["allreduce", "ssp", "torus"])
 def test_a_killed_worker_is_named_and_ends_the_run_at_once(strategy, runner):
-    pids, killed_at = [], []
+    pids, killed = [], []
 
     def kill_the_second(event):
         if event["event"] == "started":
             pids.extend(event["pids"])
         ready = event["event"] == "line" and event["who"] == "worker 1"
-        if ready and not killed_at:
-            killed_at.append(time.monotonic())
+        if ready and not killed:
+            killed.append(pids[1])
             os.kill(pids[1], signal.SIGKILL)
 
-    failure = runner.failure("engine_bodies:train_for_ever", 3, listen=kill_the_second, strategy=strategy)
-    assert time.monotonic() - killed_at[0] < SOON_S
+    failure = runner.failure(
+        "engine_bodies:train_for_ever", 3, listen=kill_the_second, deadline_s=NEVER_S, strategy=strategy
+    )
+    assert killed
     assert failure.who == "worker 1"
     assert re.search(r"worker 1 was killed by signal 9 \(SIGKILL\) after \d+ steps", failure.message)
     assert gone(pids)
 
 
 def test_a_frozen_worker_is_named_after_the_deadline(runner):
-    began = time.monotonic()
-    failure = runner.failure("engine_bodies:freeze", 3, deadline_s=2.0, who=2)
-    assert time.monotonic() - began < 2 + SOON_S
+    failure = runner.failure("engine_bodies:freeze", 3, deadline_s=5.0, who=2)
     assert failure.who in ("worker 0", "worker 1")
     assert not failure.traceback  # the message says all; the frames would be ours
     assert re.search(
-        r"participant 2 has given no sign of life for \d+ s \(the deadline is 2 s\)", failure.message
+        r"participant 2 has given no sign of life for \d+ s \(the deadline is 5 s\)", failure.message
     )
     assert "it had done 1 steps" in failure.message
     assert "--deadline" in failure.message
 
 
 def test_a_worker_that_vanishes_without_an_error_is_named_at_once(runner):
-    began = time.monotonic()
-    failure = runner.failure("engine_bodies:vanish", 3, who=1)
-    assert time.monotonic() - began < SOON_S
+    failure = runner.failure("engine_bodies:vanish", 3, deadline_s=NEVER_S, who=1)
     assert failure.who == "worker 1"
     assert re.search(r"worker 1 ended in the middle of the training, after 1 steps", failure.message)
 

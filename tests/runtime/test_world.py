@@ -31,7 +31,7 @@ def worlds():
     for id in range(3):
         records = []
         world = RealWorld(
-            MemoryTransport(id, hub), view, TAGS, seed=3, deadline_s=5.0, observers=[records.append]
+            MemoryTransport(id, hub), view, TAGS, seed=3, deadline_s=60.0, observers=[records.append]
         )
         world.records = records
         made.append(world)

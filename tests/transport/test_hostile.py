@@ -226,7 +226,7 @@ def test_a_place_is_checked_against_the_file_before_it_is_mapped() -> None:
     try:
         arena = Arena(fd, owner=7)
         size = os.fstat(fd).st_size
-        assert arena.map(size - PAGE, PAGE).numel() == PAGE
+        assert len(arena.map(size - PAGE, PAGE)) == PAGE
         assert arena.read(size - 3, 3).numel() == 3
         for offset, nbytes in ((size, 1), (size - PAGE, PAGE + 1), (1, 1), (0, size + 1), (2**63, 2**63)):
             with pytest.raises(WireError, match="participant 7"):
@@ -234,33 +234,60 @@ def test_a_place_is_checked_against_the_file_before_it_is_mapped() -> None:
         with pytest.raises(WireError, match="participant 7"):
             arena.read(size - 3, 4)
         os.ftruncate(fd, size + 100)  # a file that doesn't end with a page
+        assert bytes(arena.map(size, 100)) == bytes(100)
         with pytest.raises(WireError):
-            arena.map(size, 100)
+            arena.map(size, 101)
     finally:
         os.close(fd)
 
 
+def mappings(fd: int) -> int:
+    """How many there are of this file in this process."""
+    status = os.fstat(fd)
+    with open("/proc/self/maps") as maps:
+        return sum(line.split()[4] == str(status.st_ino) and "memfd" in line for line in maps)
+
+
 def test_however_many_places_are_named_mappings_stay_few(three: Three) -> None:
+    """Also if the places are all over a file that is larger each time."""
     frame = sound()
+    before = len(os.listdir("/proc/self/fd")), mappings(three.fds[HOSTILE])
     for _ in range(1500):
+        size = os.fstat(three.fds[HOSTILE]).st_size
+        os.ftruncate(three.fds[HOSTILE], size + 2**20)
+        three.describe(size, 256, 12)
         three.forge(frame)
         (arrived,) = three.honest.arrivals()
         three.honest.release([arrived])
-    assert len(three.honest._arenas[HOSTILE]._maps) <= 1024
+    after = len(os.listdir("/proc/self/fd")), mappings(three.fds[HOSTILE])
+    assert after[0] == before[0] and after[1] - before[1] < 20
     exchange(three, 5)
 
 
-def test_what_is_mapped_no_more_is_mapped_again() -> None:
+def test_a_file_that_is_larger_than_all_there_is_can_still_be_read(three: Three) -> None:
+    """A file can say that it has more bytes than anybody can map; only those that are needed are."""
+    three.hostile.post([HONEST], letter(HOSTILE, 1.0), 9)
+    os.ftruncate(three.fds[HOSTILE], 2**62)
+    three.hostile.post([HONEST], letter(HOSTILE, 2.0), 9)
+    three.describe(2**61, 256, 12)
+    assert [float(x.tensor[0]) for x in three.honest.arrivals()] == [1.0, 2.0]
+    ((peer, error),) = three.honest.refusals()
+    assert peer == HOSTILE and "can't be mapped" in str(error)
+    exchange(three, 5)
+
+
+def test_the_owner_knows_its_own_places_however_its_memory_grew() -> None:
     fd = create_arenas(1)[0]
     try:
         owner, reader = Arena(fd), Arena(fd)
         places = [owner.allocate(8) for _ in range(1100)]
         for number, (_, memory) in enumerate(places):
             memory.view(torch.int64).fill_(number)
-        for _ in range(2):
-            found = [int(reader.map(offset, 8).view(torch.int64)) for offset, _ in places]
-            assert found == list(range(1100))
+        found = [int(reader.read(offset, 8).view(torch.int64)) for offset, _ in places]
+        assert found == list(range(1100))
         assert [owner.where(memory) for _, memory in places] == [offset for offset, _ in places]
+        assert owner.where(reader.read(places[5][0], 8)) is None, "that is another's view of it"
+        assert owner.where(torch.zeros(8)) is None
     finally:
         os.close(fd)
 

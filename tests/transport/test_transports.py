@@ -63,6 +63,11 @@ def letter(values, sender=0, **fields):
     return Letter(sender, "test", torch.as_tensor(values), steps=(0,), **fields)
 
 
+def used_bytes(end):
+    """What this participant's shared memory takes, as the system counts it."""
+    return os.fstat(end._arena.fd).st_blocks * 512
+
+
 # The kit
 
 
@@ -165,12 +170,45 @@ def test_the_kit_finds_another_order_of_the_sum(make_shm):
         check_transport(make, [2])
 
 
+def test_the_kit_finds_letters_that_are_kept():
+    class Keeping(MemoryTransport):
+        def release(self, letters):
+            self._kept = [*getattr(self, "_kept", ()), *letters]
+            super().release(letters)
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Keeping(id, hub) for id in range(size)]
+
+    with pytest.raises(AssertionError, match=r"each released, \d+ bytes are still held"):
+        check_transport(make, [2])
+
+
+def test_the_kit_finds_descriptors_that_stay_open():
+    opened = []
+
+    class Opening(MemoryTransport):
+        def post(self, to, letter, limit):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+            return super().post(to, letter, limit)
+
+    def make(size):
+        hub = MemoryHub(size)
+        return [Opening(id, hub) for id in range(size)]
+
+    try:
+        with pytest.raises(AssertionError, match="each released, 300 more descriptors are open"):
+            check_transport(make, [2])
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
 # Shared memory
 
 
 def test_a_thousand_letters_need_no_more_memory_than_ten(make_shm):
     sender, *receivers = make_shm(3)
-    fd = sender._arena.fd
 
     def send(count):
         for number in range(count):
@@ -181,17 +219,17 @@ def test_a_thousand_letters_need_no_more_memory_than_ten(make_shm):
                 receiver.release([arrived])
 
     send(10)
-    size = os.fstat(fd).st_size
+    size = used_bytes(sender)
     send(1000)
-    assert os.fstat(fd).st_size == size
+    assert used_bytes(sender) == size
 
 
 def test_a_letter_to_many_takes_one_slot(make_shm):
     sender, *receivers = make_shm(5)
-    size = os.fstat(sender._arena.fd).st_size
+    size = used_bytes(sender)
     payload = torch.zeros(100_000)
     sender.post([1, 2, 3, 4], letter(payload), 8)
-    grown = os.fstat(sender._arena.fd).st_size - size
+    grown = used_bytes(sender) - size
     assert payload.numel() * 4 <= grown < 1.1 * payload.numel() * 4
     tensors = [receiver.arrivals()[0].tensor for receiver in receivers]
     assert all(tensor.shape == payload.shape for tensor in tensors)
@@ -205,9 +243,9 @@ def test_a_slot_is_not_used_again_while_one_receiver_still_reads(make_shm):
     sender.post([1], letter([2.0]), 4)
     assert kept.tensor.item() == 1.0
     two.release([kept])
-    size = os.fstat(sender._arena.fd).st_size
+    size = used_bytes(sender)
     sender.post([1], letter([3.0]), 4)
-    assert os.fstat(sender._arena.fd).st_size == size
+    assert used_bytes(sender) == size
 
 
 def test_the_ring_of_letters_has_an_end_whatever_the_limit(make_shm):
@@ -293,25 +331,26 @@ def test_reductions_say_for_whom_they_waited(make_shm):
 
 def test_what_lies_in_the_arena_is_never_copied_into_a_window(make_shm):
     owner, peer = make_shm(2)
-    flat = owner.allocate(1 << 20).view(torch.float32)
-    size = os.fstat(owner._arena.fd).st_size
+    flat = owner.allocate(1 << 20).view(torch.float32).fill_(1)
+    owner.window("weights", flat)
+    size = used_bytes(owner)
     for number in range(100):
         assert owner.window("weights", flat) is flat
         owner.window("slice", flat[7 * number : 7 * number + 5])
         flat[7 * number] = number
         assert peer.peek(0, "slice").tolist()[0] == number
-    assert os.fstat(owner._arena.fd).st_size == size
+    assert used_bytes(owner) == size
 
 
 def test_what_lies_elsewhere_gets_memory_once(make_shm):
     owner, peer = make_shm(2)
     copy = owner.window("values", torch.zeros(1000))
-    size = os.fstat(owner._arena.fd).st_size
+    size = used_bytes(owner)
     for number in range(100):
         again = owner.window("values", torch.full((1000 - number,), float(number)))
         assert again.data_ptr() == copy.data_ptr()
         assert peer.peek(0, "values").tolist() == [number] * (1000 - number)
-    assert os.fstat(owner._arena.fd).st_size == size
+    assert used_bytes(owner) == size
 
 
 def test_a_reader_never_finds_half_an_entry(make_shm):
@@ -332,8 +371,10 @@ def test_a_reader_never_finds_half_an_entry(make_shm):
     seen = set()
     while not done.is_set():
         found = peer.peek(0, "w")
-        seen.add((len(found), int(found.min()), int(found.max())))
+        if found is not None:  # on a busy machine the writer may stand still in the middle of an entry
+            seen.add((len(found), int(found.min()), int(found.max())))
     changing.join()
+    assert peer.peek(0, "w").tolist() == [1] * 8
     assert seen <= {(8, 1, 1), (1024, 2, 2)}
 
 

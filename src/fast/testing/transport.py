@@ -16,6 +16,7 @@ from torch import Tensor
 from fast.core import Letter
 from fast.core.framing import DTYPES
 from fast.errors import UsageError
+from fast.testing.growing import check_growth
 from fast.testing.reducing import SOON_S, check_reduce, together
 from fast.testing.showing import check_memory, check_published, check_status, check_windows, expect
 from fast.transport import Phase, Transport
@@ -40,7 +41,14 @@ def check_transport(make: Make, sizes: Iterable[int] = (1, 2, 3, 5)) -> None:
     """
     alone = (check_status, check_memory, check_published, check_windows)
     among = (_check_order, _check_broadcast, _check_values, _check_kinds)
-    between_two = (_check_limit, _check_reuse, _check_waking, _check_phase_wakes, _check_own_name)
+    between_two = (
+        _check_limit,
+        _check_reuse,
+        check_growth,
+        _check_waking,
+        _check_phase_wakes,
+        _check_own_name,
+    )
     for size in sizes:
         for check in (*alone, *(among if size > 1 else ()), *(between_two if size > 1 else ())):
             ends = make(size)

@@ -35,7 +35,7 @@ class ShmTransport(Transport):
         self.id, self.size = id, len(arenas)
         self._arenas = [Arena(fd, peer) for peer, fd in enumerate(arenas)]
         block = control_bytes(self.size)
-        self._controls = [Control(arena.map(0, block), self.size) for arena in self._arenas]
+        self._controls = [Control(arena.read(0, block), self.size) for arena in self._arenas]
         self._mine, self._arena = self._controls[id], self._arenas[id]
         self._futex, self._fence = Futex(), Fence()
         self._outgoing = Outgoing(id, self._arena, self._controls, self._fence)

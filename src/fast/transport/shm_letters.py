@@ -9,32 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
-from torch import Tensor
-
 from fast.core.framing import copied_into, header_of, letter_of, nbytes_of
 from fast.core.letter import Letter
 from fast.errors import WireError
-from fast.transport.arena import Arena
+from fast.transport.arena import Arena, flat
 from fast.transport.control import RING, Control, Fence
+from fast.transport.slots import Slot, Slots
 from fast.wire import HEADER_LIMIT_BYTES, decode_header, encode_header
-
-
-class _Slot:
-    """Memory for one letter, and for whom it still waits."""
-
-    def __init__(self, offset: int, memory: Tensor) -> None:
-        self.offset, self.memory = offset, memory
-        self.readers: list[tuple[int, int]] = []
 
 
 class Outgoing:
     """What one participant has posted."""
 
     def __init__(self, id: int, arena: Arena, controls: Sequence[Control], fence: Fence) -> None:
-        self._id, self._arena, self._controls, self._fence = id, arena, controls, fence
+        self._id, self._controls, self._fence = id, controls, fence
         self._mine = controls[id]
-        self.slots: list[_Slot] = []
+        self._slots = Slots(arena, self._is_free)
         self._unread: list[dict[int, str]] = [{} for _ in controls]
         """For each peer, the tags of the letters that it has not released: RING of them at most."""
 
@@ -53,8 +43,8 @@ class Outgoing:
     def post(self, to: Iterable[int], letter: Letter) -> None:
         """To those who have room."""
         header, nbytes = encode_header(header_of(letter)), nbytes_of(letter.tensor)
-        slot = self._free_slot(HEADER_LIMIT_BYTES + nbytes)
-        slot.memory[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        slot = self._slots.take(HEADER_LIMIT_BYTES + nbytes)
+        slot.bytes[: len(header)] = header
         copied_into(slot.memory[HEADER_LIMIT_BYTES : HEADER_LIMIT_BYTES + nbytes], letter.tensor)
         self._fence()
         for peer in to:
@@ -65,16 +55,7 @@ class Outgoing:
             self._fence()
             self._mine.set_posted(peer, number)
 
-    def _free_slot(self, nbytes: int) -> _Slot:
-        for slot in self.slots:
-            if slot.memory.numel() >= nbytes and self._is_free(slot):
-                slot.readers.clear()
-                return slot
-        slot = _Slot(*self._arena.allocate(nbytes))
-        self.slots.append(slot)
-        return slot
-
-    def _is_free(self, slot: _Slot) -> bool:
+    def _is_free(self, slot: Slot) -> bool:
         return all(self._controls[peer].released(self._id, number) for peer, number in slot.readers)
 
 
@@ -120,8 +101,8 @@ class Incoming:
         if not 0 < header_bytes <= HEADER_LIMIT_BYTES:
             raise WireError(f"it announces a header of {header_bytes} bytes")
         memory = self._arenas[sender].map(offset, HEADER_LIMIT_BYTES + nbytes)
-        header = decode_header(bytes(memory[:header_bytes].numpy()))
-        letter = letter_of(header, memory[HEADER_LIMIT_BYTES:], sender)
+        header = decode_header(memory[:header_bytes])
+        letter = letter_of(header, flat(memory[HEADER_LIMIT_BYTES:]), sender)
         self._tickets[id(letter)] = (letter, sender, number)
         return letter
 

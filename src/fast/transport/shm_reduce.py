@@ -27,7 +27,7 @@ from fast.collectives.canonical import EqualMean, add_up
 from fast.core.letter import union
 from fast.core.world import Reduction, Round
 from fast.errors import PeerLost, UsageError
-from fast.transport.arena import Arena
+from fast.transport.arena import Arena, room_for
 from fast.transport.base import Patience, Phase, Reducing
 from fast.transport.control import GROUPS, Control, Fence
 from fast.transport.futex import Futex, yield_core
@@ -147,7 +147,7 @@ class ShmReducer:
         offset = self._arena.where(tensor)
         if offset is None:
             if group.staging is None or group.staging[1].numel() < nbytes:
-                group.staging = self._arena.allocate(nbytes)
+                group.staging = self._arena.allocate(room_for(nbytes))
             offset, memory = group.staging
             memory[:nbytes].view(tensor.dtype).copy_(tensor.reshape(-1))
         word = self._mine.group_words(group.place)
@@ -249,6 +249,7 @@ class ShmReducer:
         if words[word + _OUT_NBYTES] >= nbytes:
             return
         if round_.part is None:
+            nbytes = room_for(nbytes)
             offset = self._arena.allocate(nbytes)[0]
         else:
             start, _, total = round_.part
@@ -275,7 +276,7 @@ class ShmReducer:
             if round_.part is not None:
                 start, _, total = round_.part
                 first = place[1] - start * tensor.element_size()
-                group.whole = self._arenas[host].map(first, total * tensor.element_size()).view(tensor.dtype)
+                group.whole = self._arenas[host].read(first, total * tensor.element_size()).view(tensor.dtype)
         return group.output
 
     def _add_up(self, group: _Group, members: tuple[int, ...], tensor: Tensor, output: Tensor) -> None:
@@ -313,7 +314,7 @@ class ShmReducer:
             if length == 0:
                 return None
             data = self._arenas[peer].map(words[entry + _PRESENT_AT], _PRESENCE_BYTES)[:length]
-            present = union(present, int.from_bytes(bytes(data.numpy()), "little"))
+            present = union(present, int.from_bytes(data, "little"))
         return present
 
 

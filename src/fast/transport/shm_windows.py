@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fast.core.framing import DTYPES, copied_into, dtype_name, nbytes_of, typed
 from fast.errors import UsageError, WireError
-from fast.transport.arena import Arena
+from fast.transport.arena import Arena, room_for
 from fast.transport.control import WINDOW_NAME_BYTES, WINDOWS, Control, Fence, Window
 from fast.wire import ITEM_BYTES, fault_of_shape
 
@@ -30,7 +30,7 @@ class Windows:
         kind = self._checked_kind(name, tensor)
         nbytes, (offset, memory) = nbytes_of(tensor), self._copies.get(name, (0, None))
         if memory is None or memory.numel() < nbytes:
-            offset, memory = self._copies[name] = self._arenas[self._id].allocate(nbytes)
+            offset, memory = self._copies[name] = self._arenas[self._id].allocate(room_for(nbytes))
         copy = copied_into(memory[:nbytes], tensor)
         self._tell(name, Window(offset, kind, tuple(tensor.shape)))
         return copy
