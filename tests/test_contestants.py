@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fast.lab import load_task
 from fast.loop.loading import strategy_from
 from fast.loop.session import close_sessions, session_of
 from fast.parts.codecs import Coder
+from fast.runtime.logbook import metrics_file, read_lines
 from fast.trace import Reduced
 from fast.view import Layout
 from running import Runner, from_text, parameters_of, plainly
@@ -31,11 +33,12 @@ def results(runner: Runner, body: str, folder: Path, **options: Any) -> list[Any
 # One worker, alone
 
 
-def test_all_machinery_runs_the_machinery_and_bare_pytorch_runs_none() -> None:
+def test_all_machinery_runs_the_machinery_and_bare_pytorch_runs_none(tmp_path: Path) -> None:
     join_cost = script("join_cost")
 
     def contest() -> None:
-        seat, found = current_seat(), join_cost.contestants(SMALL)
+        seat, context = current_seat(), Context()
+        found = join_cost.contestants(SMALL, tmp_path, context)
         models = {name: contestant.args[0] for name, contestant in found.items()}
         sessions = {name: session_of(seat, model) for name, model in models.items()}
         assert sessions[join_cost.BARE] is None
@@ -50,6 +53,10 @@ def test_all_machinery_runs_the_machinery_and_bare_pytorch_runs_none() -> None:
         assert all(torch.equal(weights[join_cost.BARE], each) for each in weights.values())
         assert not torch.equal(weights[join_cost.BARE], parameters_of(script("training_step").mlp(SMALL)))
         close_sessions(seat)
+        context.run(current_seat).logbook.close()
+        lines = read_lines(metrics_file(tmp_path, "worker 0"))
+        assert [line["step"] for line in lines if line["kind"] == "values"] == [1, 2, 3]
+        assert [line["bytes_sent"] >= 0 for line in lines if line["kind"] == "totals"]
 
     plainly(contest)
 

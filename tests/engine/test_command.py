@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import json.tool
 import os
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import fast
-from fast.cli import main
+from fast.cli import display, main
 from fast.cli.display import RunDisplay
 from fast.cli.run import tell_record
 from fast.engine import Failure
@@ -156,6 +157,7 @@ def started(script: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                cwd=Path(script).parent,
                 env=os.environ | {MARK: mark},
             )
             left.callback(process.kill)
@@ -199,7 +201,7 @@ def await_end(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.real
-def test_when_the_command_ends_so_does_everything(started):
+def test_when_the_command_ends_so_does_everything(started, script):
     """Two of them beside each other: one is killed, which leaves the other alone, and that one is interrupted."""
     shared = sorted(os.listdir("/dev/shm"))
     marks = [uuid.uuid4().hex for _ in range(2)]
@@ -219,6 +221,8 @@ def test_when_the_command_ends_so_does_everything(started):
     out, err, code = ends[signal.SIGINT]
     assert code == 130
     assert "fast: interrupted; all workers have been ended" in err
+    logged = [json.loads(file.read_text()) for file in Path(script).parent.glob("runs/*/run.json")]
+    assert {"who": "the run", "message": "it was interrupted"} in [run.get("failure") for run in logged]
     assert "Traceback" not in err
     assert "a complaint" in err and "a complaint" not in out
 
@@ -234,6 +238,7 @@ def test_a_training_from_the_command_line(tmp_path):
         ),
         capture_output=True,
         text=True,
+        cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == ["[worker 0] trained -x", "[worker 1] trained -x"]
@@ -292,6 +297,41 @@ def test_what_follows_the_script_is_the_scripts(arguments, got, note, typed):
     assert out == [f"[worker {worker}] trained {got}" for worker in range(2)]
     assert ("passed to" in err) == (note is not None)
     assert note is None or note in err
+
+
+def test_progress_is_told_once_there_is_some(monkeypatch, capsys):
+    """While the workers still import torch, no line says that they have taken 0 steps."""
+    monkeypatch.setattr(display, "_QUIET_S", -1.0)
+    shown = display.RunDisplay("train.py", 2)
+    shown({"event": "progress", "steps": [0, 0]})
+    assert capsys.readouterr().err == ""
+    shown({"event": "progress", "steps": [3, 0]})
+    assert capsys.readouterr().err.endswith("steps per worker: 3 0\n")
+    assert shown.summary()["steps"] == [3, 0]
+
+
+@pytest.mark.real
+def test_a_run_keeps_a_log_unless_told_otherwise(typed, tmp_path):
+    """And ends with three lines; the folder has the script's name, or the one that is asked for."""
+    _, err = typed("train.py")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("train-")
+    said = err.splitlines()[-3:]
+    assert said[0].startswith("fast: steps per worker: 2; samples per worker: 4; ")
+    assert re.search(r"computing, \d+% waiting, .*; sent by all: \d", said[1])
+    assert said[2] == f"fast: log: runs/{folder.name}; to draw it: fast report runs/{folder.name}"
+    assert json.loads((folder / "run.json").read_text())["settings"]["script"] == "train.py"
+    _, err = typed("--no-log", "train.py")
+    assert "log:" not in err and len(list((tmp_path / "runs").iterdir())) == 1
+    typed("--runs", "others", "--name", "mine", "train.py")
+    assert (tmp_path / "others" / "mine" / "metrics" / "worker-1.jsonl").is_file()
+
+
+def test_a_name_that_is_taken_ends_with_code_2(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    said = wrong_call(["run", "--name", "mine", script], monkeypatch, capsys)
+    assert said == "fast: runs/mine is there already. Choose another --name, or remove it first.\n"
 
 
 @pytest.mark.real

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -21,11 +20,11 @@ from fast.lab import Comparison, Folder, Plan, Simulated, run_plan
 from fast.lab.batching import in_words
 from fast.lab.journal import RUN
 from fast.lab.report import write_report, write_report_again
+from fast.loop.run_folder import RUNS, candidates_for
 from fast.strategies.calls import short_call
 
-_RUNS = "runs"
 FolderOption = Annotated[
-    str | None, typer.Option("--runs", help="Folder that holds the folders of results.", show_default=_RUNS)
+    str | None, typer.Option("--runs", help="Folder that holds the folders of results.", show_default=RUNS)
 ]
 """None unless it was given, so that it can be refused where there is no folder to write."""
 
@@ -51,7 +50,7 @@ def carry_out(
         plan, folder = plan_again(asked, resume, "--resume"), Folder.resume(Path(resume))
     else:
         plan = make_plan() if again is None else plan_again(asked, again, "--again")
-        folder = Folder.create(_path(Path(_RUNS if runs is None else runs), name, plan))
+        folder = Folder.create(_path(Path(RUNS if runs is None else runs), name, plan))
     with folder:
         comparison = _run(plan, folder)
         who, model = plan.facts.get("model", [])[:1], plan.facts.get("model", [])[1:]
@@ -83,14 +82,8 @@ def check_json(to: str | None) -> None:
 
 
 def _path(runs: Path, name: str | None, plan: Plan) -> Path:
-    if name is not None:
-        if name != Path(name).name or name in ("", ".", ".."):
-            raise UsageError(f"--name {name}: a name of a folder in {runs}, without slashes")
-        return runs / name
-    stem = Path(plan.settings.task.partition(":")[0]).stem
-    first = runs / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 1000))
-    return first if not first.exists() else next(path for path in numbered if not path.exists())
+    candidates = candidates_for(runs, name, Path(plan.settings.task.partition(":")[0]).stem)
+    return next(path for path in candidates if name is not None or not path.exists())
 
 
 def _run(plan: Plan, folder: Folder) -> Comparison:

@@ -62,7 +62,7 @@ class RunDisplay:
             case "say" if event["text"] not in self._said:  # workers tend to say the same
                 self._said.add(event["text"])
                 self._print(self._err, Text(f"fast: {event['text']}", style="dim"))
-            case "progress":
+            case "progress" if any(event["steps"]):  # while nobody has stepped there is none
                 self._progress(event["steps"])
 
     def summary(self) -> dict[str, Any]:

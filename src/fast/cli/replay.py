@@ -11,11 +11,12 @@ import msgspec
 import typer
 
 from fast.cli.display import write_json
-from fast.cli.run import ENTRY, SERVER_ENTRY
+from fast.cli.run import ENTRY
 from fast.cli.stepping import ReplayDisplay, Shoulder, watching_losses
 from fast.engine.local import environment_of_workers
 from fast.engine.replay import Replayed, changed_script, changed_surroundings, replay
 from fast.errors import UsageError
+from fast.loop.launching import SERVER_ENTRY
 from fast.runtime.record import Recorded, load_record
 
 

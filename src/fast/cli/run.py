@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +11,19 @@ import typer
 from fast.cli.display import RunDisplay, end_of
 from fast.cli.passing import passed_on
 from fast.cli.stopping import Stopping
-from fast.engine import Failure, Job, LocalEngine, check_room
+from fast.engine import Failure, Job, LocalEngine
 from fast.errors import UsageError
+from fast.loop.launching import SERVER_ENTRY, check_options, threads_per_worker
 from fast.loop.loading import strategy_from
+from fast.loop.run_folder import RUNS, open_log, say
 from fast.loop.script import find_module
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import CANT_RECORD, check_free
 
 PRELOAD = ("fast.loop", "fast.strategies.presets", "torch._dynamo")
 """Imported once, before the workers are forked; torch imports its compiler when the first optimizer is made."""
-MOST_SECONDS, MOST_THREADS, MOST_SEED = 1_000_000_000, 1024, 2**63 - 1
-ENTRY, SERVER_ENTRY = "fast.loop.script:run_script", "fast.loop.serving:serve"
+MOST_SEED = 2**63 - 1
+ENTRY = "fast.loop.script:run_script"
 
 
 def run_command(
@@ -57,6 +58,14 @@ def run_command(
         str | None,
         typer.Option(help="New folder for a record of the run; `fast replay` repeats it bit for bit."),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the folder for the run's log.", show_default="script and time"),
+    ] = None,
+    runs: Annotated[str, typer.Option("--runs", help="Where the folders of runs are.")] = RUNS,
+    log: Annotated[
+        bool, typer.Option("--log/--no-log", help="Keep a log in RUNS/NAME, which `fast report` draws.")
+    ] = True,
     json: Annotated[
         str | None, typer.Option("--json", help="Write the outcome to this file; - is standard output.")
     ] = None,
@@ -67,7 +76,7 @@ def run_command(
 
     fast run --workers 4 --strategy "local_sgd(tau=8)" train.py --lr 0.1
     """
-    check_options(workers, threads, deadline)
+    check_options(workers, threads, deadline, lambda option, value: f"--{option} {value}")
     check_seed(seed)
     check_strategy(strategy, workers, recorded=record is not None)
     if record is not None:
@@ -86,10 +95,19 @@ def run_command(
         record=None if record is None else str(Path(record).resolve()),
     )
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
-        print(f"fast: {note}", file=sys.stderr)
-    with LocalEngine() as engine, RunDisplay(script, workers) as display, Stopping(engine) as stopping:
+        say(note)
+    run_log = open_log(log, job, runs, name, script if module else Path(script).stem)
+    with (
+        LocalEngine() as engine,
+        RunDisplay(script, workers) as display,
+        Stopping(engine) as stopping,
+        run_log,
+    ):
         outcome = engine.run(job, stopping.before(display))
+        run_log.finish(outcome.failure)
     code = end_of(outcome, json, display.summary())
+    for line in run_log.summary():
+        say(line)
     if record is not None:
         tell_record(record, outcome.failure)
     return stopping.code or code
@@ -98,9 +116,9 @@ def run_command(
 def tell_record(record: str, failure: Failure | None) -> None:
     """Where the record is, and whether it is whole: a failed run has a record too, unless that is what failed."""
     if failure is not None and CANT_RECORD in failure.message:
-        print(f"fast: the record in {record} isn't complete; make room and record again", file=sys.stderr)
+        say(f"the record in {record} isn't complete; make room and record again")
     else:
-        print(f"fast: recorded in {record}; to repeat it: fast replay {record}", file=sys.stderr)
+        say(f"recorded in {record}; to repeat it: fast replay {record}")
 
 
 def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, str | list[str] | None]:
@@ -110,18 +128,6 @@ def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, s
     if not Path(script).is_file():
         raise UsageError(f"there is no script {script}")
     return {"script": script, "arguments": arguments}
-
-
-def check_options(workers: int, threads: int | None, deadline: float) -> None:
-    check_workers(workers)
-    if not 0 < deadline <= MOST_SECONDS:
-        raise UsageError(
-            f"--deadline {deadline:g}: a deadline is longer than 0 seconds and at most {MOST_SECONDS:,}"
-        )
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise UsageError(
-            f"--threads {threads}: a worker needs at least 1 thread and has at most {MOST_THREADS}"
-        )
 
 
 def check_seed(seed: int | None) -> None:
@@ -137,14 +143,3 @@ def check_strategy(strategy: str | None, workers: int, *, recorded: bool) -> Non
     chosen.check(workers)
     if recorded:
         check_recordable(chosen)
-
-
-def check_workers(workers: int) -> None:
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: a run needs at least 1 worker")
-    check_room(workers)
-
-
-def threads_per_worker(workers: int) -> int:
-    """Number of cores per worker, at least 1."""
-    return max(1, len(os.sched_getaffinity(0)) // workers if hasattr(os, "sched_getaffinity") else 1)

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -33,7 +34,9 @@ _BACKLOG_BYTES = 1 << 20
 class Host:
     """One run after another, each with fresh processes."""
 
-    def __init__(self, control: Channel) -> None:
+    def __init__(self, control: Channel, body: Callable[[], Any] | None = None) -> None:
+        """With `body` all workers call it, whatever a job names."""
+        self._body = body
         self._control, self._parent = control, os.getppid()
         self._selector, self._outputs = selectors.DefaultSelector(), selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
@@ -69,7 +72,7 @@ class Host:
         if os.getppid() != self._parent:  # nobody waits for them any more
             os._exit(1)
         around = Surroundings(self._tell, self._selector, self._outputs, self._kept)
-        self._run = Run(job, around)
+        self._run = Run(job, around, self._body)
         self._run.start()
 
     # The engine

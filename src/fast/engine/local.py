@@ -27,6 +27,19 @@ _CLOSING_S = 10.0
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def follow(channel: Channel, listen: Listener) -> Outcome | None:
+    """Listen until the run has ended; None if the host died before."""
+    for message in channel.messages():
+        if message["event"] == "end":
+            return msgspec.convert(message["outcome"], Outcome)
+        listen(message)
+    return None
+
+
+def host_died(how: str = "died") -> Outcome:
+    return Outcome(failure=Failure("the host process", f"the host process of the workers {how}"))
+
+
 class LocalEngine:
     """Starts a host process on first use and runs jobs in it, one after another."""
 
@@ -43,16 +56,10 @@ class LocalEngine:
         channel = self._start(None if job.record is None else "0")
         channel.send({"do": "run", "job": msgspec.to_builtins(job)})
         try:
-            for message in channel.messages():
-                if message["event"] == "end":
-                    return msgspec.convert(message["outcome"], Outcome)
-                listen(message)
+            return follow(channel, listen) or host_died(self._end_of_host())
         except BaseException:
             self.close()
             raise
-        return Outcome(
-            failure=Failure("the host process", f"the host process of the workers {self._end_of_host()}")
-        )
 
     def stop(self, why: str) -> None:
         """End the running job from a listener; `run` then returns with this reason."""

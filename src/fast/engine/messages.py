@@ -32,6 +32,8 @@ class Job(msgspec.Struct):
     folder: str | None = None
     record: str | None = None
     """A new folder in which everybody writes down what its world answers."""
+    log: str | None = None
+    """The run's folder, in which every participant keeps its logbook."""
 
 
 class Failure(msgspec.Struct):

@@ -47,8 +47,8 @@ class _Ending(NamedTuple):
 class Run:
     """Between `start` and `finish`."""
 
-    def __init__(self, job: Job, around: Surroundings) -> None:
-        self._job, self._around, self._tell = job, around, around.tell
+    def __init__(self, job: Job, around: Surroundings, body: Callable[[], Any] | None = None) -> None:
+        self._job, self._around, self._tell, self._body = job, around, around.tell, body
         self._participants: dict[int, Participant] = {}
         self._arenas: list[int] = []
         self._watch: ShmTransport | None = None
@@ -73,7 +73,9 @@ class Run:
                 Failure("the run", f"there is no shared memory for {job.workers} workers: {error.strerror}")
             )
         for id in range(job.workers):
-            self._fork(id, f"worker {id}", lambda id, channel: run_worker(id, job, self._arenas, channel))
+            self._fork(
+                id, f"worker {id}", lambda id, channel: run_worker(id, job, self._arenas, channel, self._body)
+            )
         self._tell({"event": "started", "pids": [p.pid for p in self._participants.values()]})
 
     def _start_servers(self, count: int, call: str) -> None:

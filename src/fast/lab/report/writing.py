@@ -12,6 +12,7 @@ import msgspec
 from fast.errors import UsageError
 from fast.lab.journal import DAMAGED, METRICS
 from fast.lab.report.reading import Reading
+from fast.lab.report.run_reading import RunReading
 from fast.lab.report.tables import tables
 from fast.lab.settings import settings_of
 
@@ -50,6 +51,21 @@ def write_report_again(file: Path) -> Path:
             f"{file} is damaged: no report can be made of it ({type(error).__name__}: {error}). If {METRICS} is still "
             f"beside it, write it anew: fast compare --resume {file.parent}"
         ) from error
+
+
+def write_run_report(folder: Path) -> Path:
+    """From the folder of one run: report.html and figures/*.svg. Otherwise as `write_report`."""
+    from fast.lab.report.canvas import drawing
+    from fast.lab.report.run_page import draw_run, render_run
+
+    reading = RunReading.of(folder)
+    with drawing():
+        pictures = draw_run(reading)
+    for picture in pictures.every():
+        write_whole(folder / "figures" / f"{picture.name}.svg", picture.paper)
+    page = folder / "report.html"
+    write_whole(page, render_run(reading, pictures))
+    return page
 
 
 def write_whole(path: Path, text: str) -> None:
