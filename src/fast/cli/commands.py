@@ -55,9 +55,7 @@ COMMANDS: Mapping[str, Place] = MappingProxyType(
         "calibrate": Place(
             "Measure this machine with real workers and write a model of it for `fast simulate --cluster`."
         ),
-        "report": Place(
-            "Write report.html, figures and tables from a run.json, also from that of an interrupted comparison."
-        ),
+        "report": Place("Write report.html and its figures, also for a run that goes on or was interrupted."),
         "strategies": Place("Show the strategies to start with; with --all the whole list."),
         "tasks": Place("List the built-in tasks: sizes, the score to reach, and the data that each needs."),
         "data": Place("List the data sets, or fetch one: nothing is ever downloaded during training."),
