@@ -36,8 +36,8 @@ explained, with pictures, in [strategies.md](strategies.md); the ideas behind al
 CALLED = (Codec, Transformation, Robust)
 """Whose subclasses are only ever called: what they all offer is said once, with the class itself."""
 ORDER = (
-    "join", "final_backward", "shard", "own", "consolidate", "snapshot", "is_main", "whoami", "LargeBatch",
-    "SyncBatchNorm", "Worker",
+    "join", "final_backward", "shard", "own", "consolidate", "snapshot", "is_main", "whoami", "launch", "log",
+    "LargeBatch", "SyncBatchNorm", "Worker",
     "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
     "presets", "codecs", "topologies", "rules", "corrections", "policies",
     "FastError", "UsageError", "PeerError", "PeerLost", "WireError",

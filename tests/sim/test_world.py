@@ -240,7 +240,7 @@ def test_unknown_peers_are_refused(call):
             case "mean":
                 await me.mean(value(0), [0, 7])
 
-    with pytest.raises(UsageError, match=r"participant 0 addressed peer 7, who doesn't exist"):
+    with pytest.raises(UsageError, match=r"participant 0 addressed peer 7, which doesn't exist"):
         simulate(step, [1, 1]).run()
 
 

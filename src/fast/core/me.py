@@ -99,7 +99,9 @@ class Me(Shards, Together):
     @property
     def _topology(self) -> Topology:
         if self.strategy.topology is None:
-            raise UsageError(f"{self.strategy!r} has no topology, so nobody has neighbours. Set `topology`.")
+            raise UsageError(
+                f"{self.strategy!r} has no topology, so its workers have no neighbours. Set `topology`."
+            )
         return self.strategy.topology
 
     @property
@@ -372,13 +374,13 @@ class Me(Shards, Together):
         """Refuse to talk to somebody who doesn't exist, or when nobody answers any more."""
         if self.ending:
             raise UsageError(
-                f"{self.strategy!r} sends or waits in end(), when everybody has taken its last step and nobody "
-                "answers any more. There, read what has arrived with me.letters(tag), and apply it."
+                f"{self.strategy!r} sends or waits in end(), when all workers have taken their last step and "
+                "none answers any more. There, read what has arrived with me.letters(tag), and apply it."
             )
         if not self._everybody.issuperset(peers):
             there = self.world.start_view
             raise UsageError(
-                f"participant {self.id} addressed peer {min(set(peers) - self._everybody)}, who doesn't exist. There "
+                f"participant {self.id} addressed peer {min(set(peers) - self._everybody)}, which doesn't exist. There "
                 f"are workers {there.workers} and servers {there.servers}; me.peers has the others."
             )
 

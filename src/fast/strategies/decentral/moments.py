@@ -155,8 +155,8 @@ def check_described(me: Me) -> None:
         me.replica.optimizer_spec()
     except UsageError as problem:
         raise UsageError(
-            f"{me.strategy!r} sends moments in the same letter as weights, so everybody must know from the start what "
-            "they are. Take one of torch's own optimizers, or moments='keep'."
+            f"{me.strategy!r} sends moments in the same letter as weights, so all workers must know from the start "
+            "what they are. Use one of torch's own optimizers, or moments='keep'."
         ) from problem
 
 
