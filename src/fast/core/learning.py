@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,11 +13,13 @@ from torch import Tensor
 from fast.core.account import Account
 from fast.core.buckets import Bucket
 from fast.core.letter import Letter, union
-from fast.core.replica import Replica, Tapped
+from fast.core.replica import Described, Grouped, Replica, Tapped
 from fast.core.rounds import Rounds
 from fast.core.world import Labour, World
+from fast.errors import UsageError
 from fast.parts.factors import Factors, Place
 from fast.trace import Applied
+from fast.view import Layout
 
 if TYPE_CHECKING:
     from fast.core.strategy import Strategy
@@ -31,6 +35,7 @@ class Learning(ABC):
     replica: Replica
     strategy: Strategy
     account: Account
+    layout: Layout
     _buckets: list[Bucket]
     _nbytes: int
     _rounds: Rounds
@@ -49,6 +54,11 @@ class Learning(ABC):
     @property
     def gradient(self) -> Tensor:
         return self.replica.gradient
+
+    @property
+    def present(self) -> int | None:
+        """Which parameters have a gradient in this step, one bit each; None for all."""
+        return self.replica.present
 
     def factors(self, places: Sequence[Place], *, workers: int | None = None) -> list[Factors | None]:
         """For each of these linear layers the activations and errors whose product is this step's
@@ -96,13 +106,8 @@ class Learning(ABC):
         """
         if self._rounds.used:
             self._rounds.check_guards()
-        included, merged = self._unused if of is None else of, self._rounds.merged
-        if merged is not None and gradient is merged.tensor:
-            present = merged.present
-        else:
-            present = None if self.is_server and not included else self._present_with(included)
-            if merged is not None:  # the gradient was made of a mean over all of theirs
-                present = union(present, merged.present)
+        included = self._unused if of is None else of
+        present = self._present_for_update(gradient, included)
         self.include(included)
         if of is None:
             self._unused = []
@@ -113,6 +118,29 @@ class Learning(ABC):
             self.version += 1
         if self.world.observed:
             self.world.emit(Applied(self.id, self.world.now(), self.version))
+
+    @contextmanager
+    def dry_run(
+        self, gradient: Tensor, *, of: Sequence[Letter], rates: list[float] | None = None
+    ) -> Iterator[None]:
+        """What `apply` would do: inside the `with` block `me.weights` are as they would be then. After it weights and
+        optimizer are as before, nothing is reported, and no update has been made of the letters."""
+        before = deepcopy(self.replica.state_dict())
+        try:
+            self.replica.apply(gradient, self._present_for_update(gradient, of), rates)
+            yield
+        finally:
+            self.replica.load_state_dict(before)
+
+    def _present_for_update(self, gradient: Tensor, included: Sequence[Letter]) -> int | None:
+        """Which parameters an update with this gradient, of these letters, moves."""
+        merged = self._rounds.merged
+        if merged is not None and gradient is merged.tensor:
+            return merged.present
+        present = None if self.is_server and not included else self._present_with(included)
+        return (
+            present if merged is None else union(present, merged.present)
+        )  # made of a mean over all of theirs
 
     def present_in(self, bucket: Bucket | None) -> int | None:
         """Which parameters have a gradient: of all, or of those in this bucket."""
@@ -134,7 +162,22 @@ class Learning(ABC):
             present = union(present, letter.present)
         return present
 
-    # What my optimizer remembers
+    # My optimizer
+
+    def optimizer_spec(self) -> dict[str, Any] | None:
+        """The worker's optimizer as plain data: `name`, and `groups`, each with its `options` as they are now and the
+        names of its `segments` in `me.layout`. None where there are sizes and no values; UsageError if it is none of
+        torch's own."""
+        return self.replica.optimizer_spec() if isinstance(self.replica, Described) else None
+
+    def groups(self) -> list[list[str]]:
+        """The names of the segments in each parameter group, whatever the optimizer is."""
+        if not isinstance(self.replica, Grouped):
+            raise UsageError(
+                f"{self.strategy!r} calls me.groups on participant {self.id}, which can't say what is in its parameter "
+                "groups. Workers with values can; servers and simulations of sizes only can't."
+            )
+        return self.replica.groups()
 
     def moments(self) -> dict[str, Tensor]:
         """What the optimizer remembers of earlier gradients (momentum, Adam's moments), by its own names: a flat

@@ -33,6 +33,7 @@ class Whose(Enum):
 class Mail(Learning):
     """The part of `Me` that is about letters."""
 
+    alone: bool
     steps: int
     versions: dict[int, int]
     view: View
@@ -182,8 +183,7 @@ class Mail(Learning):
                 f"codec={codec!r} is no codec. In Python it is an object that is made by a call, such as "
                 "fast.codecs.int8(), with the brackets and without quotes."
             )
-        alone = len(self.world.start_view.workers) == 1
-        return None if codec is not None and alone and not codec.has_momentum else codec
+        return None if codec is not None and self.alone and not codec.has_momentum else codec
 
     def letters(self, tag: str, from_: Iterable[int] | None = None) -> list[Letter]:
         """What has arrived since (from these peers), ordered by sender. Never waits."""

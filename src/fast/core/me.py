@@ -34,6 +34,19 @@ class Me(Shards, Together):
         self.strategy = strategy
         self.account = Account(world)
         self.id = world.id
+        """Workers count from 0, and servers go on after them; never changed, and never used again."""
+        self.all_workers = world.start_view.workers
+        """The workers of this run: also those that have left, and those that haven't come yet. For what goes by number:
+        slots, places, addresses. `me.workers` are those that are in."""
+        self.all_servers = world.start_view.servers
+        """The servers of this run, as `all_workers`."""
+        self.alone = len(self.all_workers) == 1
+        """Whether the run has one worker only, so that training is what it would be without FAST. The last of several
+        that is left isn't alone in this sense: it has no `me.peers`."""
+        self.seed = world.seed
+        """The seed of the run, the same for all: for random choices that all have to make alike."""
+        self.layout = replica.layout
+        """Which parameter lies where in a flat tensor such as `me.weights`."""
         self.is_server = world.id in world.start_view.owners
         self.state: Any = None
         self.steps = 0
@@ -80,6 +93,12 @@ class Me(Shards, Together):
     @property
     def servers(self) -> tuple[int, ...]:
         return self.view.servers
+
+    @property
+    def departed(self) -> Mapping[int, int]:
+        """The participants that have left, each with the number of steps it had done. Their last letters may still be
+        on their way."""
+        return self.world.departures()
 
     @property
     def index(self) -> int:

@@ -114,13 +114,13 @@ class Quorum(Central):
 
     async def _all(self, me: Me) -> list[Letter]:
         """Without backups: of everybody who is still there."""
-        pushes, _ = await me.gather("push", me.world.start_view.workers)
+        pushes, _ = await me.gather("push", me.all_workers)
         return list(pushes.values())
 
     async def _first(self, me: Me) -> list[Letter] | None:
         """The first n on the present weights that count; None as long as there are fewer."""
         collected: Collected = me.state
-        pushes, needed = await me.news("push"), self.contributors(len(me.world.start_view.workers))
+        pushes, needed = await me.news("push"), self.contributors(len(me.all_workers))
         for push in pushes:
             if push.version != me.version or len(collected.pushes) >= needed:
                 me.discard(push, LATE)
