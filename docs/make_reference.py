@@ -22,8 +22,11 @@ from fast.rules import Robust
 from fast.strategies import Preset
 
 PAGE = Path(__file__).resolve().parent / "reference.md"
-INTERNAL = ("open_turn", "close_turn", "check_known", "present_in", "present_for", "in_turn", "in_use")
-"""Public in Python's sense only: worlds call them."""
+INTERNAL = (
+    "world", "replica", "account", "coding", "open_turn", "close_turn", "retire", "check_known", "present_in",
+    "present_for", "in_turn", "in_use",
+)  # fmt: skip
+"""Of `Me`, public in Python's sense only: worlds use them, strategies don't."""
 INTRODUCTION = """\
 # Reference
 
@@ -114,10 +117,12 @@ def of_class(name: str, kind: type) -> Iterator[str]:
 
 def members_of(kind: type) -> Iterator[str]:
     """One list item for each public attribute and method that the class itself defines."""
+    hidden = INTERNAL if kind is fast.Me else ()
     for attribute, text in attributes_of(kind):
-        yield item(f"`{attribute}`", text)
+        if attribute not in hidden:
+            yield item(f"`{attribute}`", text)
     for name, member in (_of_all_parts(kind) if kind is fast.Me else vars(kind)).items():
-        if name.startswith("_") or name in INTERNAL or is_inherited(kind, name):
+        if name.startswith("_") or name in hidden or is_inherited(kind, name):
             continue
         if isinstance(member, property | cached_property):
             yield item(f"`{name}`", inspect.getdoc(member))

@@ -19,7 +19,7 @@ from fast.core.world import Labour, World
 from fast.errors import UsageError
 from fast.parts.factors import Factors, Place
 from fast.trace import Applied
-from fast.view import Layout
+from fast.view import Layout, View
 
 if TYPE_CHECKING:
     from fast.core.strategy import Strategy
@@ -35,6 +35,7 @@ class Learning(ABC):
     replica: Replica
     strategy: Strategy
     account: Account
+    view: View
     layout: Layout
     _buckets: list[Bucket]
     _nbytes: int
@@ -63,10 +64,10 @@ class Learning(ABC):
     def factors(self, places: Sequence[Place], *, workers: int | None = None) -> list[Factors | None]:
         """For each of these linear layers the activations and errors whose product is this step's
         gradient, where that is less to send; for strategies with `uses_factors`. They are compared with a
-        mean among all workers, or among so many: 2 for one letter to a server."""
+        mean among the workers who are in now, or among so many: 2 for one letter to a server."""
         if not isinstance(self.replica, Tapped):
             return [None] * len(places)
-        return self.replica.factors(places, workers or len(self.world.start_view.workers))
+        return self.replica.factors(places, workers or len(self.view.workers))
 
     @property
     def samples(self) -> int:

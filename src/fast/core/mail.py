@@ -19,7 +19,6 @@ from fast.core.world import Need
 from fast.errors import PeerLost, UsageError
 from fast.parts.codecs.base import Codec
 from fast.trace import Dropped, Included, Received, Sent
-from fast.view import View
 from fast.wire import HEADER_BYTES
 
 
@@ -36,7 +35,6 @@ class Mail(Learning):
     alone: bool
     steps: int
     versions: dict[int, int]
-    view: View
     ending: bool
     coding: Coding
     _codecs: Mapping[str, Codec | None]

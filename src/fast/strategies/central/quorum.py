@@ -48,6 +48,9 @@ class Collected:
 class Quorum(Central):
     """w <- optimizer(w, rule of the first n gradients on w); those on older weights are thrown away.
 
+    n is a number or a share of all workers of the run. When some of them leave, those who were backups take their
+    places: an update stays one of n gradients, for which the learning rate was chosen, as long as n workers are there.
+
     Each gradient is stamped with the version of the weights that it was computed on. Once n of P
     with the present stamp have come, they make an update in worker order, and the new weights go to
     *all* workers. Who isn't done by then is late. Its gradient is thrown away when it comes, or,
