@@ -36,7 +36,6 @@ class Learning(ABC):
     strategy: Strategy
     account: Account
     view: View
-    layout: Layout
     _buckets: list[Bucket]
     _nbytes: int
     _rounds: Rounds
@@ -50,16 +49,23 @@ class Learning(ABC):
 
     @property
     def weights(self) -> Tensor:
+        """The model's weights in one flat tensor; on a server that owns a slice, that slice."""
         return self.replica.weights
 
     @property
     def gradient(self) -> Tensor:
+        """This step's gradient, laid out like the weights."""
         return self.replica.gradient
 
     @property
     def present(self) -> int | None:
         """Which parameters have a gradient in this step, one bit each; None for all."""
         return self.replica.present
+
+    @property
+    def layout(self) -> Layout:
+        """Which parameter lies where in a flat tensor such as `me.weights`."""
+        return self.replica.layout
 
     def factors(self, places: Sequence[Place], *, workers: int | None = None) -> list[Factors | None]:
         """For each of these linear layers the activations and errors whose product is this step's

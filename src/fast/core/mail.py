@@ -32,7 +32,6 @@ class Whose(Enum):
 class Mail(Learning):
     """The part of `Me` that is about letters."""
 
-    alone: bool
     steps: int
     versions: dict[int, int]
     ending: bool
@@ -43,6 +42,11 @@ class Mail(Learning):
     _of_gradients: frozenset[str]
     _opener: Opener
     _several: bool
+
+    @property
+    @abstractmethod
+    def alone(self) -> bool:
+        """Whether the run has one worker only."""
 
     @abstractmethod
     def in_turn(self, targets: tuple[int, ...]) -> tuple[int, ...]:

@@ -34,19 +34,7 @@ class Me(Shards, Together):
         self.strategy = strategy
         self.account = Account(world)
         self.id = world.id
-        """Workers count from 0, and servers go on after them; never changed, and never used again."""
-        self.all_workers = world.start_view.workers
-        """The workers of this run: also those that have left, and those that haven't come yet. For what goes by number:
-        slots, places, addresses. `me.workers` are those that are in."""
-        self.all_servers = world.start_view.servers
-        """The servers of this run, as `all_workers`."""
-        self.alone = len(self.all_workers) == 1
-        """Whether the run has one worker only, so that training is what it would be without FAST. The last of several
-        that is left isn't alone in this sense: it has no `me.peers`."""
-        self.seed = world.seed
-        """The seed of the run, the same for all: for random choices that all have to make alike."""
-        self.layout = replica.layout
-        """Which parameter lies where in a flat tensor such as `me.weights`."""
+        """Workers count from 0, and servers go on after them. An id never changes, and nobody else ever gets it."""
         self.is_server = world.id in world.start_view.owners
         self.state: Any = None
         self.steps = 0
@@ -88,11 +76,30 @@ class Me(Shards, Together):
 
     @property
     def workers(self) -> tuple[int, ...]:
+        """The workers that are in now, by ascending id."""
         return self.view.workers
 
     @property
     def servers(self) -> tuple[int, ...]:
+        """The servers that are in now."""
         return self.view.servers
+
+    @property
+    def all_workers(self) -> tuple[int, ...]:
+        """The workers of this run: also those that have left, and those that haven't come yet. For what goes by number:
+        slots, places, addresses. The workers that are in now are `me.workers`."""
+        return self.world.start_view.workers
+
+    @property
+    def all_servers(self) -> tuple[int, ...]:
+        """The servers of this run, also those that have left."""
+        return self.world.start_view.servers
+
+    @property
+    def alone(self) -> bool:
+        """Whether the run has one worker only, so that training is what it would be without FAST. A worker that is the
+        last one left of several isn't alone in this sense; it has no `me.peers`."""
+        return len(self.world.start_view.workers) == 1
 
     @property
     def departed(self) -> Mapping[int, int]:
@@ -161,7 +168,13 @@ class Me(Shards, Together):
 
     # Randomness
 
+    @property
+    def seed(self) -> int:
+        """The seed of the run, for random choices that all participants must make alike."""
+        return self.world.seed
+
     def random(self) -> float:
+        """A random number in [0, 1), from this participant's own stream."""
         return self.world.draw()
 
     def pick_peer(self, among: Sequence[int] | None = None) -> int:
