@@ -355,7 +355,7 @@ def test_a_server_that_waits_for_letters_of_everybody_ends_with_the_last_worker(
         me.send(me.servers[0], value(me.id), tag="n")
 
     async def serve(me):
-        letters, _ = await me.gather("n", me.world.start_view.workers)
+        letters, _ = await me.gather("n", me.all_workers)
         rounds.append(sorted(letters))
 
     simulate(step, [1, 3, 2], serve=serve, network=SLOW).run()
