@@ -129,13 +129,14 @@ def test_without_a_certificate_nobody_comes_in(version):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = version
-    with (
-        job() as (_, ends),
-        pytest.raises((OSError, EOFError)),
-        context.wrap_socket(knock(ends[0])) as inside,
-    ):
-        inside.sendall(greeting(2))
-        answer(inside)
+
+    def come_in(end: TcpTransport) -> Kind:
+        with context.wrap_socket(knock(end)) as inside:
+            inside.sendall(greeting(2))
+            return answer(inside)[0]
+
+    with job() as (_, ends), pytest.raises((OSError, EOFError)):
+        come_in(ends[0])
 
 
 def test_the_secret_of_another_job_opens_no_door():
