@@ -16,10 +16,12 @@ from fast.cli.plan import plan_command
 from fast.cli.replay import replay_command
 from fast.cli.report import report_command
 from fast.cli.run import RunCommand, run_command
+from fast.cli.secret import secret_command
 from fast.cli.simulate import simulate_command
 from fast.cli.strategies import strategies_command
 from fast.cli.sweep import sweep_command
 from fast.cli.tasks import tasks_command
+from fast.cli.worker import worker_command
 from fast.errors import FastError, UsageError
 
 INTERRUPTED = 130
@@ -42,6 +44,8 @@ def make_app() -> typer.Typer:
     )
     app.callback()(options_of_all)
     app.command("run", cls=RunCommand)(run_command)
+    app.command("worker")(worker_command)
+    app.command("secret")(secret_command)
     app.command("replay")(replay_command)
     app.command("compare")(compare_command)
     app.command("simulate")(simulate_command)

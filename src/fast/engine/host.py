@@ -26,8 +26,6 @@ from fast.engine.messages import Channel, Failure, Job, Lines, Outcome
 from fast.engine.process import die_with_parent, name_process, run_server, run_worker
 from fast.transport import Phase, ShmTransport, create_arenas
 
-SPARE_SERVERS = 4
-"""Servers beyond one per worker that a run has room for."""
 _PROGRESS_S = 0.25
 _LAST_WORDS_S = 2.0
 """How long output may still come after the last participant has ended."""
@@ -106,9 +104,9 @@ class Host:
             importlib.import_module(module)
         self._job, self._failure, self._told = job, None, []
         self._participants = {}
-        self._arenas = create_arenas(job.workers * 2 + SPARE_SERVERS)
+        self._arenas = create_arenas(job.size)
         self._watch = ShmTransport(len(self._arenas) - 1, self._arenas)
-        for id in range(job.workers):
+        for id in job.here:
             if os.getppid() != self._parent:  # nobody waits for them any more
                 self._kill_all()
                 os._exit(1)
@@ -116,14 +114,14 @@ class Host:
         pids = [p.pid for p in self._participants.values()]
         self._control.send({"event": "started", "pids": pids})
 
-    def _start_servers(self, count: int, call: str) -> None:
+    def _start_servers(self, count: int, call: str, meeting: dict[str, Any] | None = None) -> None:
         job = self._job
         assert job is not None
         for number in range(count):
             self._fork(
                 job.workers + number,
                 f"server {number}",
-                lambda id, channel: run_server(id, job, self._arenas, channel, call),
+                lambda id, channel: run_server(id, job, self._arenas, channel, call, meeting),
             )
 
     def _fork(self, id: int, name: str, body: Callable[[int, Channel], None]) -> None:
@@ -207,7 +205,7 @@ class Host:
                 case "say":
                     self._control.send({"event": "say", "who": participant.name, "text": message["text"]})
                 case "start servers" if self._failure is None:
-                    self._start_servers(message["count"], message["call"])
+                    self._start_servers(**message)
                 case "result":
                     participant.result, participant.returned = message["value"], True
                 case "failed":
@@ -269,7 +267,7 @@ class Host:
     def _tell_progress(self) -> None:
         job = self._job
         assert job is not None
-        steps = [self._steps(worker) for worker in range(job.workers)]
+        steps = [self._steps(worker) for worker in job.here]
         if steps != self._told:
             self._told = steps
             self._control.send({"event": "progress", "steps": steps})
@@ -306,7 +304,7 @@ class Host:
                 os.close(reader)
         self._tell_progress()
         results = [self._participants[id].result for id in sorted(self._participants)]
-        workers, servers = results[: job.workers], results[job.workers :]
+        workers, servers = results[: len(job.here)], results[len(job.here) :]
         outcome = Outcome(failure=self._failure) if self._failure else Outcome(workers, None, servers)
         for fd in self._arenas:
             os.close(fd)

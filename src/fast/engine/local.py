@@ -32,7 +32,7 @@ class LocalEngine:
     def run(self, job: Job, listen: Listener = lambda message: None) -> Outcome:
         """Run one job to its end. `listen` gets every event: lines, progress, pids."""
         if job.record is not None:
-            create_record(Path(job.record), _header(job))
+            create_record(Path(job.record), _header(job), shared=job.part is not None)
         channel = self._start(None if job.record is None else "0")
         channel.send({"do": "run", "job": msgspec.to_builtins(job)})
         try:

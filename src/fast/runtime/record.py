@@ -95,9 +95,10 @@ def check_free(folder: Path) -> None:
         )
 
 
-def create_record(folder: Path, header: Header) -> None:
-    """Make the folder, with its header."""
-    check_free(folder)
+def create_record(folder: Path, header: Header, *, shared: bool = False) -> None:
+    """Make the folder, with its header. If hosts share the folder, each of them writes the same one."""
+    if not shared:
+        check_free(folder)
     header.processor, header.versions = processor(), versions()
     if header.script is not None:
         header.script_digest = script_digest(Path(header.folder) / header.script)
