@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from fast.cli.calibrate import calibrate_command
 from fast.cli.compare import compare_command
 from fast.cli.data import data_command
+from fast.cli.doctor import doctor_command
 from fast.cli.plan import plan_command
 from fast.cli.replay import replay_command
 from fast.cli.report import report_command
@@ -46,6 +47,7 @@ def make_app() -> typer.Typer:
     app.command("run", cls=RunCommand)(run_command)
     app.command("worker")(worker_command)
     app.command("secret")(secret_command)
+    app.command("doctor")(doctor_command)
     app.command("replay")(replay_command)
     app.command("compare")(compare_command)
     app.command("simulate")(simulate_command)

@@ -54,13 +54,21 @@ class Meeting:
 
 
 def choose_meeting(coordinator: str, secret_file: str | None, *, plain: bool, deadline_s: float) -> Meeting:
-    """Check what was typed. Without a secret nothing is started, unless that is meant."""
+    """Check what was typed."""
     checked_address(coordinator)
+    chosen = choose_secret(secret_file, plain=plain)
+    return Meeting(coordinator, chosen, secret_file, deadline_s)
+
+
+def choose_secret(secret_file: str | None, *, plain: bool) -> Secret | None:
+    """From a file, standard input or the environment. Without one nothing is started, unless that is meant."""
     if plain:
         if secret_file is not None:
             raise UsageError("--secret and --plain-tcp exclude each other: leave one out")
-        say("warning: --plain-tcp: whoever can reach these hosts can read and change what they exchange, and take part")
-        return Meeting(coordinator, None, None, deadline_s)
+        say(
+            "warning: --plain-tcp: whoever can reach these hosts can read and change what they exchange, and take part"
+        )
+        return None
     if secret_file == STDIN:
         secret: Secret | None = parse_secret(sys.stdin.readline())
     else:
@@ -68,11 +76,12 @@ def choose_meeting(coordinator: str, secret_file: str | None, *, plain: bool, de
     os.environ.pop("FAST_SECRET", None)  # the script and what it starts needn't have it
     if secret is None:
         raise UsageError(
-            "several hosts need a secret that they share, and none was given. Make one with `fast secret job.secret`, copy "
-            "it to every host (`scp -p job.secret HOST:`), and add --secret job.secret on each of them. FAST_SECRET_FILE "
-            "or FAST_SECRET in the environment do as well; --plain-tcp goes without, in a network of your own."
+            "several hosts need a secret that they share, and none was given. Make one with `fast secret job.secret`, "
+            "copy it to every host (`scp -p job.secret HOST:`), and add --secret job.secret on each of them. "
+            "FAST_SECRET_FILE or FAST_SECRET in the environment do as well; --plain-tcp goes without, in a network "
+            "of your own."
         )
-    return Meeting(coordinator, secret, secret_file, deadline_s)
+    return secret
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,7 @@ def run_command(
     ] = None,
     coordinator: Annotated[
         str | None,
-        typer.Option(
-            help="HOST:PORT of this host where the others come.", show_default=f"first host:{PORT}"
-        ),
+        typer.Option(help="HOST:PORT of this host where the others come.", show_default=f"first host:{PORT}"),
     ] = None,
     secret: Annotated[
         str | None, typer.Option(help="File with the secret that all hosts share; see `fast secret`.")
@@ -115,9 +113,7 @@ def run_command(
     return code
 
 
-def job_of(
-    target: dict[str, str | list[str] | None], workers: int, here: int, threads: int | None
-) -> Job:
+def job_of(target: dict[str, str | list[str] | None], workers: int, here: int, threads: int | None) -> Job:
     """A run of a script in this folder; `here` is the number of workers on this host."""
     return Job(
         workers=workers,

@@ -22,7 +22,9 @@ def secret_command(
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise UsageError(f"{file} exists, and a secret never overwrites anything. Choose another name.") from None
+        raise UsageError(
+            f"{file} exists, and a secret never overwrites anything. Choose another name."
+        ) from None
     except OSError as error:
         raise UsageError(f"{file} can't be written: {error.strerror}") from error
     with os.fdopen(descriptor, "w") as opened:

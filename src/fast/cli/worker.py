@@ -20,13 +20,18 @@ from fast.runtime.record import script_digest
 
 
 def worker_command(
-    coordinator: Annotated[str, typer.Option(help="HOST:PORT of `fast run --hosts`, which prints this command.")],
+    coordinator: Annotated[
+        str, typer.Option(help="HOST:PORT of `fast run --hosts`, which prints this command.")
+    ],
     host_number: Annotated[int, typer.Option(help="Which of its hosts this is, from 1 on.")],
     secret: Annotated[
-        str | None, typer.Option(help="File with the job's secret, mode 0600; - reads it from standard input.")
+        str | None,
+        typer.Option(help="File with the job's secret, mode 0600; - reads it from standard input."),
     ] = None,
     plain_tcp: Annotated[bool, typer.Option("--plain-tcp", help="No secret and no encryption.")] = False,
-    deadline: Annotated[float, typer.Option(help="Seconds to wait for the coordinator and the other hosts.")] = 60.0,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds to wait for the coordinator and the other hosts.")
+    ] = 60.0,
 ) -> int:
     """Run this host's workers of a run that `fast run --hosts` has begun on another host.
 
@@ -71,6 +76,6 @@ def _folder(plan: Plan) -> Path:
         if (folder / plan.script).is_file():
             return folder
     raise UsageError(
-        f"there is no {plan.script}, neither in {Path.cwd()} nor in {plan.folder}. Copy the script to the same place on "
-        "every host, or type `fast worker` in its folder."
+        f"there is no {plan.script}, neither in {Path.cwd()} nor in {plan.folder}. Copy the script to the same place "
+        "on every host, or type `fast worker` in its folder."
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-
 SPARE_SERVERS = 4
 """Servers beyond one per worker that a run has room for."""
 

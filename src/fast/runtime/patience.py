@@ -87,11 +87,15 @@ class Deadline(Patience):
                 continue
             silent = now - status.alive_ns
             if status.alive_ns and silent > self._deadline_ns:
-                cause = "Is its process stopped or its machine overloaded?" if trouble is None else trouble.why
+                cause = (
+                    "Is its process stopped or its machine overloaded?" if trouble is None else trouble.why
+                )
                 found = f"participant {peer} has given no sign of life for {silent / 1e9:.0f} s"
             elif trouble is not None and now - trouble.since_ns > self._deadline_ns:  # others hear of it
                 cause = trouble.why
-                found = f"nothing gets through to participant {peer} for {(now - trouble.since_ns) / 1e9:.0f} s"
+                found = (
+                    f"nothing gets through to participant {peer} for {(now - trouble.since_ns) / 1e9:.0f} s"
+                )
             else:
                 continue
             raise PeerSilent(

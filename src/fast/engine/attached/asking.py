@@ -142,13 +142,19 @@ def _ask_once(door: Door, place: tuple[str, int], question: Ask, until: float) -
         sock.sendall(framed(question))
         # Its own deadline began earlier than ours, and it knows who is missing.
         sock.settimeout(left + _MARGIN_S)
-        (length,) = LENGTH.unpack(_read(sock, LENGTH.size))
-        if length > ANSWER_BYTES:
-            raise WireError("something else than a coordinator of FAST answers there")
+        body = received(sock, ANSWER_BYTES)
         try:
-            return msgspec.msgpack.decode(_read(sock, length), type=Answer)
+            return msgspec.msgpack.decode(body, type=Answer)
         except ValueError as error:
             raise WireError(f"its answer can't be read: {error}") from error
+
+
+def received(sock: socket.socket, limit_bytes: int) -> bytes:
+    """The body of one message."""
+    (length,) = LENGTH.unpack(_read(sock, LENGTH.size))
+    if length > limit_bytes:
+        raise WireError("something else than FAST answers there")
+    return _read(sock, length)
 
 
 def _read(sock: socket.socket, nbytes: int) -> bytes:

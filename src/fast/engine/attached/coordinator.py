@@ -139,8 +139,8 @@ class Coordinator:
         if topic == HOSTS:
             names = ", ".join(f"{plan.hosts[host]} (host {host})" for host in missing)
             words = (
-                f"of {total} hosts {total - len(missing)} have come within {plan.deadline_s:.0f} s, and these have not: "
-                f"{names}. Was `fast worker` started there, and does it reach the coordinator?"
+                f"of {total} hosts {total - len(missing)} have come within {plan.deadline_s:.0f} s, and these have "
+                f"not: {names}. Was `fast worker` started there, and does it reach the coordinator?"
             )
         else:
             part = plan.part(0)
@@ -242,7 +242,10 @@ class Coordinator:
         if self._failure is not None:
             self._answer(visit, self._failure)
         elif asked.release != self._release:
-            words = f"FAST {self._release} is on {self._plan.hosts[0]} and {asked.release} on {visit.address}. Install the same version on all hosts."
+            words = (
+                f"FAST {self._release} is on {self._plan.hosts[0]} and {asked.release} on {visit.address}. Install the "
+                "same version on all hosts."
+            )
             self._answer(visit, Answer(refusal=words, blame="usage"))
         elif asked.what == "end":
             self._served.add(("end", "", asked.number))
@@ -260,7 +263,10 @@ class Coordinator:
         if total is None:
             raise WireError("it brings what nobody needs")
         if asked.number not in range(total):
-            refusal = f"there is no {who} {asked.number}: this run has {who}s 0 to {total - 1} ({', '.join(self._plan.hosts)})"
+            refusal = (
+                f"there is no {who} {asked.number}: this run has {who}s 0 to {total - 1}, on "
+                f"{', '.join(self._plan.hosts)}"
+            )
         elif asked.number in self._brought[asked.topic]:
             refusal = (
                 f"{who} {asked.number} has already come, and now another one comes from {visit.address}. Was a command "
@@ -276,7 +282,9 @@ class Coordinator:
         brought = self._brought[topic]
         if len(brought) < self._expected[topic]:
             return
-        values = [msgspec.msgpack.encode(self._plan)] if topic == HOSTS else [brought[n] for n in sorted(brought)]
+        values = (
+            [msgspec.msgpack.encode(self._plan)] if topic == HOSTS else [brought[n] for n in sorted(brought)]
+        )
         self._say_to_all(topic, Answer(values))
 
     def _fail(self, answer: Answer) -> None:
@@ -307,4 +315,6 @@ def _listener(place: tuple[str, int]) -> socket.socket:
             errno.EADDRNOTAVAIL: "Type `fast run` on the host of the coordinator, or name it with --coordinator.",
         }
         hint = hints.get(error.errno or 0, "Choose another port with --coordinator HOST:PORT.")
-        raise UsageError(f"the coordinator can't listen at {host}:{port}: {error.strerror}. {hint}") from error
+        raise UsageError(
+            f"the coordinator can't listen at {host}:{port}: {error.strerror}. {hint}"
+        ) from error

@@ -48,8 +48,8 @@ def spread(hosts: str, workers: int | None) -> tuple[list[str], list[int]]:
         name, colon, number = part.partition(":") if part.count(":") < 2 else (part, "", "")
         if not name or (colon and not (number.isdecimal() and int(number))):
             raise UsageError(
-                f"--hosts {hosts}: {part!r} isn't a host. Names or addresses are needed, such as a,b, or with numbers of "
-                "workers, such as a:2,b:4"
+                f"--hosts {hosts}: {part!r} isn't a host. Names or addresses are needed, such as a,b, or with numbers "
+                "of workers, such as a:2,b:4"
             )
         names.append(name)
         counts.append(int(number) if colon else 0)
@@ -57,7 +57,9 @@ def spread(hosts: str, workers: int | None) -> tuple[list[str], list[int]]:
         raise UsageError(f"--hosts {hosts}: the same host stands there twice")
     if all(counts):
         if workers is not None and workers != sum(counts):
-            raise UsageError(f"--hosts {hosts} has {sum(counts)} workers and --workers says {workers}; leave one out")
+            raise UsageError(
+                f"--hosts {hosts} has {sum(counts)} workers and --workers says {workers}; leave one out"
+            )
         return names, counts
     if any(counts):
         raise UsageError(f"--hosts {hosts}: give every host its number of workers, or none")

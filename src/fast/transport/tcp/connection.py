@@ -13,9 +13,10 @@ from typing import final
 from fast.errors import WireError
 from fast.transport.tcp.records import PREFIX, Greeting, Kind, greeting_record, prefix_of, read_greeting
 
-
 NO_ANSWER = "no answer comes from its address: its host is down, or a firewall drops the packets"
-UNACKNOWLEDGED = "its host doesn't acknowledge what is sent: the network is cut, its host is down, or a firewall drops packets"
+UNACKNOWLEDGED = (
+    "its host acknowledges nothing: the network is cut, its host is down, or a firewall drops the packets"
+)
 _RETRANSMITS = 2
 """Its place in Linux's tcp_info: how often the oldest bytes have been sent again."""
 
