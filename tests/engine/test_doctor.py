@@ -92,7 +92,7 @@ def write_secret(path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_hosts_firewalls_and_secrets(make_cluster, start, tmp_path):
-    """Four hosts: all is well with 1; between 1 and 2 a firewall drops packets; 3 has another secret; one has no name."""
+    """All is well with host 1; between 1 and 2 a firewall drops packets; 3 has another secret; one has no name."""
     write_secret(tmp_path / "job.secret")
     write_secret(tmp_path / "wrong.secret")
     cluster = make_cluster(4)
@@ -102,7 +102,14 @@ def test_hosts_firewalls_and_secrets(make_cluster, start, tmp_path):
     listening(start, cluster, 3, "wrong.secret")
     names = [cluster.address(host) for host in range(4)]
     asking = start(
-        cluster, 0, "--hosts", ",".join([*names, "no.such.host.invalid"]), "--secret", "job.secret", "--json", "found"
+        cluster,
+        0,
+        "--hosts",
+        ",".join([*names, "no.such.host.invalid"]),
+        "--secret",
+        "job.secret",
+        "--json",
+        "found",
     )
     assert asking.wait(200) == 1, asking.stderr.read()
     found = findings(tmp_path / "found")
@@ -114,7 +121,10 @@ def test_hosts_firewalls_and_secrets(make_cluster, start, tmp_path):
     for here, there in ((b, c), (c, b)):
         lost = found[f"from {here}: way to {there}"]
         assert not lost["ok"] and "firewall" in lost["found"] and "open TCP port 7077" in lost["advice"]
-    assert not found[f"way to {d}"]["ok"] and found[f"way to {d}"]["advice"] == "copy the same secret to all hosts"
+    assert (
+        not found[f"way to {d}"]["ok"]
+        and found[f"way to {d}"]["advice"] == "copy the same secret to all hosts"
+    )
     nameless = found["name no.such.host.invalid"]
     assert not nameless["ok"] and "can't be resolved" in nameless["found"]
 

@@ -23,7 +23,7 @@ def worker_command(
     coordinator: Annotated[
         str, typer.Option(help="HOST:PORT of `fast run --hosts`, which prints this command.")
     ],
-    host_number: Annotated[int, typer.Option(help="Which of its hosts this is, from 1 on.")],
+    host_number: Annotated[int, typer.Option(min=1, help="Which of its hosts this is, from 1 on.")],
     secret: Annotated[
         str | None,
         typer.Option(help="File with the job's secret, mode 0600; - reads it from standard input."),

@@ -29,6 +29,8 @@ ASK_BYTES, ANSWER_BYTES = 64 << 10, 64 << 20
 SESSION = "meeting"
 """In the certificates of those who talk to a coordinator. A session of a job has another name."""
 _NAP_S, _MARGIN_S = 0.1, 3.0
+_SHORTEST_S = 1.0
+"""An answer may take so long, even if there is no time left."""
 _PASSING = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH,
             errno.ECONNABORTED)  # fmt: skip
 """What may be better in a moment."""
@@ -133,7 +135,7 @@ def checked_address(address: str) -> tuple[str, int]:
 
 
 def _ask_once(door: Door, place: tuple[str, int], question: Ask, until: float) -> Answer:
-    left = max(0.01, until - time.monotonic())
+    left = max(_SHORTEST_S, until - time.monotonic())
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.create_connection(place, timeout=left))
         if door.secret is not None:

@@ -58,11 +58,21 @@ class _Visit:
 class Coordinator:
     """Serves one run, in a thread of its own."""
 
-    def __init__(self, plan: Plan, secret: Secret | None, release: str, place: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        secret: Secret | None,
+        release: str,
+        place: tuple[str, int],
+        stranger_s: float = _STRANGER_S,
+    ) -> None:
+        """`stranger_s`: how long a visitor may take for its question."""
+        self._stranger_s = stranger_s
         self._plan, self._release = plan, release
         self._identity = None if secret is None else issue(secret, SESSION, 0)
         self._context = None if self._identity is None else server_context(self._identity)
         self._listener = _listener(place)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._expected: Mapping[str, int] = MappingProxyType(
             {HOSTS: len(plan.hosts), COME: plan.workers, WHERE: plan.workers}
         )
@@ -92,10 +102,9 @@ class Coordinator:
             self._until = time.monotonic() + (_GOODBYE_S if self._failure is not None else 0.0)
         self._thread.join()
 
-    @property
-    def over(self) -> bool:
-        """Whether all have met, or it has been closed."""
-        return not self._thread.is_alive()
+    def join(self) -> None:
+        """Wait until all have met, or it has been closed."""
+        self._thread.join()
 
     # The loop
 
@@ -127,7 +136,9 @@ class Coordinator:
             return self._until is not None and (told or time.monotonic() >= self._until)
 
     def _mind_time(self, now: float) -> None:
-        for visit in [v for v in self._visits.values() if v.asked is None and now - v.began > _STRANGER_S]:
+        for visit in [
+            v for v in self._visits.values() if v.asked is None and now - v.began > self._stranger_s
+        ]:
             self._drop(visit)
         for topic, since in self._since.items():
             missing = [n for n in range(self._expected[topic]) if n not in self._brought[topic]]
@@ -249,7 +260,8 @@ class Coordinator:
             self._answer(visit, Answer(refusal=words, blame="usage"))
         elif asked.what == "end":
             self._served.add(("end", "", asked.number))
-            self._answer(visit, Answer())
+            met = len(self._brought[WHERE]) == self._expected[WHERE]
+            self._answer(visit, Answer([b"met"] if met else []))
             self._fail(Answer(refusal=asked.value.decode(errors="replace"), blame="lost"))
         elif asked.what == "bring":
             self._bring(visit, asked)

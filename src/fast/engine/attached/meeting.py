@@ -82,7 +82,7 @@ def meet(meeting: Meeting) -> Met:
     group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
     share = near is None and len(group) > 1 and can_share()
     arenas = Arenas(session, meeting.worker, group, size) if share else None
-    listener = listen(_address(meeting, coming))
+    listener = listen_here(_address(meeting, coming))
     try:
         where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
     except BaseException:
@@ -183,6 +183,16 @@ def address_towards(host: str, port: int = 9) -> str:
         except OSError as error:
             raise UsageError(f"there is no route to {host}: {error.strerror}") from error
         return str(probe.getsockname()[0])
+
+
+def listen_here(address: str) -> socket.socket:
+    """A listening socket at one of this host's addresses."""
+    try:
+        return listen(address)
+    except OSError as error:
+        raise UsageError(
+            f"can't listen at {address}: {error.strerror}. FAST_LISTEN names an address of this very host."
+        ) from error
 
 
 def check_private(address: str, *, named: bool) -> None:

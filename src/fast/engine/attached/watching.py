@@ -15,12 +15,11 @@ import msgspec
 from fast.engine.attached.asking import Ask, Door, ask, checked_address
 from fast.engine.attached.between import secret_of
 from fast.engine.attached.coordinator import COME, WHERE
-from fast.engine.attached.meeting import Coming, address_towards, release
+from fast.engine.attached.meeting import Coming, address_towards, listen_here, release
 from fast.engine.messages import Failure, Job, Outcome, Part
 from fast.errors import FastError
 from fast.transport import Phase
 from fast.transport.tcp import issue
-from fast.transport.tcp.connection import listen
 from fast.transport.tcp.transport import Job as Meant
 from fast.transport.tcp.transport import TcpTransport
 
@@ -35,7 +34,7 @@ class Watcher:
         assert job.part is not None, "a run on one host has nobody to watch"
         self._job, self._part, self._stop = job, job.part, stop
         self._transport: TcpTransport | None = None
-        self._lock, self._over = threading.Lock(), False
+        self._joined, self._over = threading.Event(), False
         self.heard = ""
         """Why the run can't go on, as another host says."""
         self._thread = threading.Thread(target=self._run, name="fast-watcher", daemon=True)
@@ -45,22 +44,26 @@ class Watcher:
 
     def tell(self, why: str) -> None:
         """All other hosts are to end for this reason."""
-        with self._lock:
-            self._over, transport = True, self._transport
-        if transport is None:
-            try:
-                ask(self._door(), Ask(release(), "end", self._part.number, "", why.encode()), _FAREWELL_S)
-            except FastError:
-                return  # the coordinator has gone, so has everybody who waited there
-        else:
-            self._await_ways(transport)
+        self._over = True
+        if self._transport is None and self._all_have_met(why):
+            self._joined.wait(_FAREWELL_S)
+        transport = self._transport
+        if transport is not None:
             transport.fail(why)
+            self._await_ways(transport)
             transport.close()
+
+    def _all_have_met(self, why: str) -> bool:
+        """Whether they talk to each other now. If not, the coordinator tells those who wait there why they end."""
+        end = Ask(release(), "end", self._part.number, "", why.encode())
+        try:
+            return bool(ask(self._door(), end, 0.0))
+        except FastError:
+            return True  # it has gone, as it does when all have met
 
     def finish(self) -> str:
         """This host's workers have ended well. Wait for the others; returns why the run has failed, or nothing."""
-        with self._lock:
-            self._over, transport = True, self._transport
+        self._over, transport = True, self._transport
         if transport is not None:
             transport.close()
             ended = transport.ended
@@ -110,11 +113,11 @@ class Watcher:
         )
         id, secret = job.size - 1 - part.number, secret_of(part)
         identity = None if secret is None else issue(secret, session, id)
-        listener = listen(part.listen_at or address_towards(checked_address(part.coordinator)[0]))
+        listener = listen_here(part.listen_at or address_towards(checked_address(part.coordinator)[0]))
         transport = TcpTransport(id, meant, listener, identity, friends=friends_of(part))
         transport.set_phase(Phase.LEFT)  # nobody waits for it
-        with self._lock:
-            self._transport = transport
+        self._transport = transport
+        self._joined.set()
         return transport
 
     def _look(self, topic: str) -> list[bytes]:
@@ -124,7 +127,7 @@ class Watcher:
         return Door(self._part.coordinator, secret_of(self._part), self._part.number)
 
     def _await_ways(self, transport: TcpTransport) -> None:
-        """The run may fail before this host is connected with all others."""
+        """The run may fail before this host is connected with all others. They hear of it when they are."""
         until = time.monotonic() + _FAREWELL_S
         while time.monotonic() < until and not transport.connected_with(friends_of(self._part)):
             token = transport.listen()
