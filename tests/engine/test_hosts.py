@@ -109,7 +109,8 @@ class Hosts:
         return str(path.name)
 
     def secret(self, name: str = "job.secret") -> tuple[str, str]:
-        subprocess.run([sys.executable, "-m", "fast", "secret", name], cwd=self.folder, check=True)
+        if not (self.folder / name).exists():
+            subprocess.run([sys.executable, "-m", "fast", "secret", name], cwd=self.folder, check=True)
         return "--secret", name
 
 

@@ -47,7 +47,11 @@ class Watcher:
         self._over = True
         if self._transport is None and self._all_have_met(why):
             self._joined.wait(_FAREWELL_S)
-        transport = self._transport
+        self._pass_on(why)
+
+    def _pass_on(self, why: str) -> None:
+        """Also of what others have said: a worker that has heard it may have ended before it has told anybody."""
+        self._over, transport = True, self._transport
         if transport is not None:
             transport.fail(why)
             self._await_ways(transport)
@@ -77,7 +81,9 @@ class Watcher:
             why = self.finish()
             return Outcome(failure=Failure("", why)) if why else outcome
         if self.heard or failure.elsewhere:
-            return Outcome(failure=Failure("", self.finish() or failure.message))
+            why = self.heard or failure.message
+            self._pass_on(why)
+            return Outcome(failure=Failure("", why))
         why = with_host(failure, self._part)
         self.tell(why)
         return Outcome(failure=Failure(failure.who, why, failure.traceback, failure.usage))
