@@ -12,9 +12,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fast.cli.across import PORT
 from fast.cli.checkup import check_host
 from fast.cli.display import write_json
-from fast.cli.hosts import PORT, choose_secret
+from fast.cli.hosts import choose_secret
 from fast.engine.attached.asking import resolved
 from fast.engine.attached.echo import Finding, Line, Listening, ask_to_probe, probe_all
 from fast.engine.attached.plan import spread
@@ -41,7 +42,9 @@ def doctor_command(
         str | None, typer.Option("--json", help="Write the findings to this file; - is standard output.")
     ] = None,
 ) -> int:
-    """Check this host, and with --hosts the ways between several. Exit code 1 if something is wrong.
+    """Check this host, and with --hosts the ways between several hosts.
+
+    The exit code is 1 if something is wrong.
 
     Type `fast doctor --listen b --secret job.secret` on every other host first, then `fast doctor --hosts a,b
     --secret job.secret` on this one.

@@ -15,19 +15,20 @@ from typing import Any
 
 import msgspec
 
-from fast.cli.display import RunDisplay, end_of
-from fast.engine import Job, LocalEngine
+from fast.cli.across import PORT, Across
+from fast.engine import Job, LocalEngine, Outcome
 from fast.engine.attached.asking import Ask, Door, ask, checked_address, resolved
 from fast.engine.attached.coordinator import HOSTS, Coordinator
 from fast.engine.attached.meeting import release
 from fast.engine.attached.plan import Plan, spread
 from fast.engine.attached.seating import secret_in
 from fast.engine.attached.watching import Watcher
+from fast.engine.local import Listener
 from fast.errors import FastError, UsageError
+from fast.loop.run_folder import say
 from fast.runtime.record import script_digest
 from fast.transport.tcp import Secret, parse_secret, read_secret
 
-PORT = 7077
 STDIN = "-"
 _SSH_S = 10.0
 """How long `ssh` may take to end after the run has."""
@@ -84,60 +85,21 @@ def choose_secret(secret_file: str | None, *, plain: bool) -> Secret | None:
     return secret
 
 
-@dataclass(frozen=True)
-class SeveralHosts:
-    """The options of `fast run` about hosts."""
-
-    hosts: str | None
-    coordinator: str | None
-    secret: str | None
-    plain: bool
-    ssh: bool
-
-    def counts(self, workers: int | None) -> list[int]:
-        """The number of workers of each host; none if the run is on this one only."""
-        if self.hosts is not None:
-            return spread(self.hosts, workers)[1]
-        for name, given in (
-            ("coordinator", self.coordinator), ("secret", self.secret), ("plain-tcp", self.plain), ("ssh", self.ssh)
-        ):  # fmt: skip
-            if given:
-                raise UsageError(f"--{name} is for a run on several hosts: name them with --hosts a,b")
-        return []
-
-    def run(self, job: Job, threads: int | None, record: str | None, json: str | None) -> int:
-        """Begin the run on this host. `threads` and `record` as they were typed."""
-        assert self.hosts is not None
-        names, counts = spread(self.hosts, job.workers if ":" not in self.hosts else None)
-        script, module = job.arguments["script"], job.arguments.get("module")
-        plan = Plan(
-            hosts=names,
-            counts=counts,
-            script=module or script,
-            arguments=job.arguments["arguments"],
-            module=module is not None,
-            folder=os.getcwd(),
-            digest=script_digest(Path(script)) or "",
-            strategy=job.strategy,
-            seed=job.seed,
-            deadline_s=job.deadline_s,
-            threads=threads,
-            record=record,
-        )
-        first = f"[{names[0]}]" if ":" in names[0] else names[0]
-        at = self.coordinator or f"{first}:{PORT}"
-        meeting = choose_meeting(at, self.secret, plain=self.plain, deadline_s=job.deadline_s)
-        return run_first(job, plan, meeting, json, ssh=self.ssh)
-
-
-def run_first(job: Job, plan: Plan, meeting: Meeting, json: str | None, *, ssh: bool) -> int:
-    """On the coordinator's host: wait for the others, then run this host's workers."""
-    coordinator = Coordinator(plan, meeting.secret, release(), _place(meeting, plan))
+@contextmanager
+def met(across: Across, job: Job, threads: int | None, record: str | None) -> Iterator[None]:
+    """On the coordinator's host: all others have come, and the job is this host's part."""
+    plan = _plan(across, job, threads, record)
+    first = f"[{plan.hosts[0]}]" if ":" in plan.hosts[0] else plan.hosts[0]
+    meeting = choose_meeting(
+        across.coordinator or f"{first}:{PORT}", across.secret, plain=across.plain, deadline_s=job.deadline_s
+    )
+    coordinator = Coordinator(plan, meeting.secret, release(), _place(meeting))
     coordinator.start()
     try:
-        with _others(plan, meeting, coordinator, ssh=ssh):
+        with _others(plan, meeting, coordinator, ssh=across.ssh):
             come(meeting, 0)
-            return run_part(part_of(job, plan, meeting, 0), job.arguments["script"], json)
+            part_of(job, plan, meeting, 0)
+            yield
     except FastError:
         raise
     except BaseException:
@@ -145,6 +107,26 @@ def run_first(job: Job, plan: Plan, meeting: Meeting, json: str | None, *, ssh: 
         raise
     finally:
         coordinator.close()
+
+
+def _plan(across: Across, job: Job, threads: int | None, record: str | None) -> Plan:
+    hosts = across.hosts or ""
+    names, counts = spread(hosts, None if ":" in hosts else job.workers)
+    script, module = job.arguments["script"], job.arguments.get("module")
+    return Plan(
+        hosts=names,
+        counts=counts,
+        script=module or script,
+        arguments=job.arguments["arguments"],
+        module=module is not None,
+        folder=os.getcwd(),
+        digest=script_digest(Path(script)) or "",
+        strategy=job.strategy,
+        seed=job.seed,
+        deadline_s=job.deadline_s,
+        threads=threads,
+        record=record,
+    )
 
 
 def come(meeting: Meeting, host: int) -> Plan:
@@ -162,27 +144,25 @@ def part_of(job: Job, plan: Plan, meeting: Meeting, host: int) -> Job:
     return job
 
 
-def run_part(job: Job, title: str, json: str | None) -> int:
+def run_part(engine: LocalEngine, job: Job, listen: Listener) -> Outcome:
     """Run this host's workers, and hear and tell why a run ends."""
     part = job.part
     assert part is not None
-    with LocalEngine() as engine, RunDisplay(title, len(job.here)) as display:
-        watcher = Watcher(job, engine.stop)
+    watcher = Watcher(job, engine.stop)
 
-        def listen(event: dict[str, Any]) -> None:
-            if event["event"] == "started":
-                watcher.start()
-            display(event)
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            watcher.start()
+        listen(event)
 
-        try:
-            outcome = watcher.verdict(engine.run(job, listen))
-        except BaseException:
-            watcher.tell(f"the run was interrupted on {part.hosts[part.number]}")
-            raise
-    return end_of(outcome, json, display.summary())
+    try:
+        return watcher.verdict(engine.run(job, heard))
+    except BaseException:
+        watcher.tell(f"the run was interrupted on {part.hosts[part.number]}")
+        raise
 
 
-def _place(meeting: Meeting, plan: Plan) -> tuple[str, int]:
+def _place(meeting: Meeting) -> tuple[str, int]:
     """Where the coordinator listens: where the others look for it."""
     host, _ = checked_address(meeting.coordinator)
     address, port = resolved(meeting.coordinator)
@@ -244,7 +224,3 @@ def _over_ssh(
 
     threading.Thread(target=watch, name="fast-ssh", daemon=True).start()
     return process
-
-
-def say(line: str) -> None:
-    print(f"fast: {line}", file=sys.stderr, flush=True)

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from fast.cli.display import RunDisplay, end_of
 from fast.cli.hosts import choose_meeting, come, part_of, run_part
 from fast.cli.run import job_of, target_of
-from fast.engine import Job
+from fast.cli.stopping import Stopping
+from fast.engine import Job, LocalEngine
 from fast.engine.attached.asking import Ask, Door, ask
 from fast.engine.attached.meeting import release
 from fast.engine.attached.plan import Plan
@@ -46,7 +48,13 @@ def worker_command(
         told = Ask(release(), "end", host_number, "", f"{name}: {error}".encode())
         ask(Door(meeting.coordinator, meeting.secret, host_number), told, deadline)
         raise
-    return run_part(job, plan.script, None)
+    with (
+        LocalEngine() as engine,
+        RunDisplay(plan.script, len(job.here)) as display,
+        Stopping(engine) as stopping,
+    ):
+        outcome = run_part(engine, job, stopping.before(display))
+    return stopping.code or end_of(outcome, None, display.summary())
 
 
 def _job(plan: Plan, host: int) -> Job:

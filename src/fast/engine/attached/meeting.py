@@ -15,7 +15,7 @@ import msgspec
 
 from fast.engine.attached.arenas import Arenas, can_share
 from fast.engine.attached.rendezvous import Rendezvous
-from fast.engine.messages import SPARE_SERVERS
+from fast.engine.limits import SPARE_PARTICIPANTS
 from fast.errors import UsageError, WireError
 from fast.transport import ShmTransport, Transport
 from fast.transport.pairwise import PairwiseTransport
@@ -78,7 +78,7 @@ def meet(meeting: Meeting) -> Met:
     coming = _come(meeting)
     secret = _secret(meeting) if meeting.encrypted else None
     session, near = coming[0].session, meeting.near
-    size = meeting.workers * 2 + SPARE_SERVERS if near is None else near.size
+    size = meeting.workers * 2 + SPARE_PARTICIPANTS if near is None else near.size
     group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
     share = near is None and len(group) > 1 and can_share()
     arenas = Arenas(session, meeting.worker, group, size) if share else None
