@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,6 +177,34 @@ def test_servers_and_numbers_by_hand_over_ssh(make_hosts, strategy, tmp_path) ->
     assert [f"[worker {n}] begins" in first.text for n in range(3)] == [True] * 3
     assert "worker --coordinator" in shown.read_text()
     assert text not in shown.read_text() + first.text
+
+
+def test_a_record_of_several_hosts_is_replayed_and_nothing_shows_the_secret(make_hosts) -> None:
+    """They share a folder here; elsewhere their files are put together."""
+    hosts = make_hosts(2)
+    script, secret = hosts.script(), hosts.secret()
+    first = hosts.run("--workers", "3", *secret, "--record", "run.rec", script, "24")
+    first.until("waiting for")
+    second = hosts.worker(1, *secret)
+    second.until("begins")
+    text = (hosts.folder / "job.secret").read_text().strip()
+    shown = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            shown.append(path.read_bytes())
+    assert (first.end(), second.end()) == (0, 0), first.text + second.text
+    kept = [
+        path.read_bytes() for place in ("run.rec", "runs") for path in (hosts.folder / place).rglob("*.*")
+    ]
+    assert len(kept) >= 4
+    assert not [
+        each for each in (*shown, *kept, first.text.encode(), second.text.encode()) if text.encode() in each
+    ]
+    again = subprocess.run(
+        [sys.executable, "-m", "fast", "replay", "run.rec"], cwd=hosts.folder, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert bits(again.stdout) == bits(first.text)
 
 
 # Something is wrong before it begins

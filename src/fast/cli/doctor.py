@@ -26,7 +26,9 @@ from fast.transport.tcp.connection import listen
 def doctor_command(
     hosts: Annotated[
         str | None,
-        typer.Option(help="Hosts of a run, such as a,b: who reaches whom? A doctor must listen on each."),
+        typer.Option(
+            help="Check the ways between these hosts, such as a,b. A doctor must listen on each of the others."
+        ),
     ] = None,
     listen_at: Annotated[
         str | None,

@@ -149,6 +149,7 @@ def _header(job: Job) -> Header:
         server_arguments=job.server_arguments,
         strategy=job.strategy,
         workers=job.workers,
+        counts=[] if job.part is None else job.part.counts,
         seed=job.seed,
         deadline_s=job.deadline_s,
         threads=job.threads,

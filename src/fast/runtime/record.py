@@ -50,6 +50,8 @@ class Header(msgspec.Struct, kw_only=True):
     strategy: str | None = None
     """What --strategy asked for, if anything."""
     workers: int
+    counts: list[int] = []
+    """The number of workers of each host, if there were several."""
     seed: int | None
     deadline_s: float
     threads: int

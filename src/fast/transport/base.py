@@ -47,6 +47,10 @@ class Status(NamedTuple):
     """Counts how often it has looked for what it waits for, in all its waits that lasted."""
 
 
+BETWEEN_HOSTS = Link(latency_s=100e-6, rate_bytes_per_s=1e9)
+"""How fast the way to a participant of another host is, for cost models: an order of magnitude."""
+
+
 class Trouble(NamedTuple):
     """Nothing gets through to a peer."""
 

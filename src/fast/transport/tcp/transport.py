@@ -23,9 +23,8 @@ from torch import Tensor
 
 from fast.core.framing import copied_into, flat_copy, header_of, letter_of, lies_flat, nbytes_of, typed
 from fast.core.letter import Letter
-from fast.core.world import Link as Speed
 from fast.errors import PeerLost, PeerSilent, RunEnded, WireError
-from fast.transport.base import Phase, Status, Transport, Trouble
+from fast.transport.base import BETWEEN_HOSTS, Phase, Status, Transport, Trouble
 from fast.transport.tcp.bulletin import (
     ENDED_CHARACTERS,
     TEXT_CHARACTERS,
@@ -70,7 +69,7 @@ class TcpTransport(Transport):
     which to connect. `woken` is called when something has come.
     """
 
-    link = Speed(latency_s=100e-6, rate_bytes_per_s=1e9)
+    link = BETWEEN_HOSTS
 
     def __init__(
         self,
