@@ -65,7 +65,8 @@ class Started:
 
     @property
     def sentences(self) -> list[str]:
-        return [line for line in self.text.splitlines() if line.startswith("fast: ")]
+        said = [line for line in self.text.splitlines() if line.startswith("fast: ")]
+        return [line for line in said if not line.startswith("fast: log: ")]
 
 
 class Hosts:

@@ -134,16 +134,17 @@ class Watcher:
 
     def _await_ways(self, transport: TcpTransport) -> None:
         """The run may fail before this host is connected with all others. They hear of it when they are."""
-        until = time.monotonic() + _FAREWELL_S
-        while time.monotonic() < until and not transport.connected_with(friends_of(self._part)):
+        until, own = time.monotonic() + _FAREWELL_S, self._part.workers_of(self._part.number)
+        others = [worker for worker in friends_of(self._part) if worker not in own]
+        while time.monotonic() < until and not transport.connected_with(others):
             token = transport.listen()
             transport.sleep(token, _NAP_S)
 
 
 def friends_of(part: Part) -> list[int]:
-    """Workers that hear a host's news first: two of each other host."""
-    others = [part.workers_of(host) for host in range(len(part.hosts)) if host != part.number]
-    return sorted({worker for workers in others for worker in (workers[0], workers[-1])})
+    """Workers with whom a host exchanges news: two of each host, its own too, whose way is never cut."""
+    everywhere = [part.workers_of(host) for host in range(len(part.hosts))]
+    return sorted({worker for workers in everywhere for worker in (workers[0], workers[-1])})
 
 
 def with_host(failure: Failure, part: Part) -> str:

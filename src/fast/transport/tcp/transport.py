@@ -66,7 +66,8 @@ class TcpTransport(Transport):
     """One participant's end.
 
     `listener` is a bound and listening socket; `identity` is None for plain TCP. `source` is the address from
-    which to connect. `woken` is called when something has come.
+    which to connect. `woken` is called when something has come. A participant with `friends` of its own only watches:
+    it hears the news from these, and never says itself that somebody is lost.
     """
 
     link = BETWEEN_HOSTS
@@ -107,6 +108,7 @@ class TcpTransport(Transport):
         beat_s = min(1.0, max(0.05, job.deadline_s / 10)) if job.deadline_s else 1.0
         refused_s = min(3.0, job.deadline_s / 2) if job.deadline_s else 3.0
         self._driver = Driver(self, listener, contexts, beat_s=beat_s, refused_s=refused_s)
+        self._watches = friends is not None
         there = sorted(job.directory)
         if friends is not None:
             friends = list(friends)
@@ -198,7 +200,7 @@ class TcpTransport(Transport):
 
     def lost(self, peer: int, why: str) -> None:
         """This peer won't come back, and everybody is to know."""
-        if self._known_phase(peer) < Phase.LEFT:
+        if self._known_phase(peer) < Phase.LEFT and not self._watches:
             self._end(
                 f"participant {peer} at {self.address(peer) or 'an unknown address'} is lost: {why}", peer
             )
