@@ -65,8 +65,7 @@ class Started:
 
     @property
     def sentences(self) -> list[str]:
-        said = [line for line in self.text.splitlines() if line.startswith("fast: ")]
-        return [line for line in said if not line.startswith("fast: log: ")]
+        return [line for line in self.text.splitlines() if line.startswith("fast: ")]
 
 
 class Hosts:
@@ -89,8 +88,8 @@ class Hosts:
         self._pipes.enter_context(process.stdout)
         return Started(process)
 
-    def run(self, *words: str, **environ: str) -> Started:
-        return self.start(0, "run", "--hosts", ",".join(self.names), *words, **environ)
+    def run(self, *words: str, log: str = "--no-log") -> Started:
+        return self.start(0, "run", "--hosts", ",".join(self.names), log, *words)
 
     def worker(self, host: int, *words: str) -> Started:
         at = ("--coordinator", f"{self.names[0]}:{PORT}", "--host-number", str(host))
@@ -184,7 +183,7 @@ def test_a_record_of_several_hosts_is_replayed_and_nothing_shows_the_secret(make
     """They share a folder here; elsewhere their files are put together."""
     hosts = make_hosts(2)
     script, secret = hosts.script(), hosts.secret()
-    first = hosts.run("--workers", "3", *secret, "--record", "run.rec", script, "24")
+    first = hosts.run("--workers", "3", *secret, "--record", "run.rec", script, "24", log="--log")
     first.until("waiting for")
     second = hosts.worker(1, *secret)
     second.until("begins")
