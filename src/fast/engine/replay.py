@@ -26,7 +26,7 @@ from fast.errors import FastError, UsageError
 from fast.runtime.answers import Stepped
 from fast.runtime.journal import Done
 from fast.runtime.prompting import Diverged, Halt, Prompter
-from fast.runtime.record import Recorded, processor, script_digest
+from fast.runtime.record import Header, Recorded, processor, script_digest
 from fast.trace import Observer
 from fast.transport import MemoryHub
 
@@ -237,7 +237,7 @@ class _Replay:
         return Seat(
             id,
             header.workers,
-            lambda: ReplayTransport(id, self._hub, self._table, self._baton, prompter),
+            lambda: ReplayTransport(id, self._hub, self._table, self._baton, prompter, _near(header, id)),
             start_servers,
             lambda line: self._tell({"event": "say", "who": self._record.name_of(id), "text": line}),
             header.seed,
@@ -293,3 +293,14 @@ class _Sink(io.RawIOBase):
         if not self.closed:
             super().close()
             self._rows.end()
+
+
+def _near(header: Header, id: int) -> frozenset[int] | None:
+    """Who shared a host with this participant, if there were several. Servers stood on the first one."""
+    first, servers = 0, range(header.workers, 2 * header.workers)
+    for host, count in enumerate(header.counts):
+        here = frozenset(range(first, first + count)) | frozenset(() if host else servers)
+        if id in here:
+            return here
+        first += count
+    return None

@@ -15,6 +15,7 @@ import msgspec
 
 from fast.engine.attached.arenas import Arenas, can_share
 from fast.engine.attached.rendezvous import Rendezvous
+from fast.engine.limits import SPARE_PARTICIPANTS
 from fast.errors import UsageError, WireError
 from fast.transport import ShmTransport, Transport
 from fast.transport.pairwise import PairwiseTransport
@@ -23,8 +24,6 @@ from fast.transport.tcp.connection import address_of, listen
 from fast.transport.tcp.transport import Job, TcpTransport
 
 _LOOPBACK = "127.0.0.1"
-SPARE_SERVERS = 4
-"""Servers beyond one per worker that a job has room for."""
 
 
 def release() -> str:
@@ -60,6 +59,8 @@ class Meeting:
     """The address of this host that the others can reach, if the user names it."""
     encrypted: bool = True
     deadline_s: float = 60.0
+    near: ShmTransport | None = None
+    """The way to those of this host, if the process that has started all of them has made it."""
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
 
 
@@ -76,10 +77,12 @@ def meet(meeting: Meeting) -> Met:
     """Wait until all workers have come; this worker's way to the others."""
     coming = _come(meeting)
     secret = _secret(meeting) if meeting.encrypted else None
-    session, size = coming[0].session, meeting.workers * 2 + SPARE_SERVERS
+    session, near = coming[0].session, meeting.near
+    size = meeting.workers * 2 + SPARE_PARTICIPANTS if near is None else near.size
     group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
-    arenas = Arenas(session, meeting.worker, group, size) if len(group) > 1 and can_share() else None
-    listener = listen(_address(meeting, coming))
+    share = near is None and len(group) > 1 and can_share()
+    arenas = Arenas(session, meeting.worker, group, size) if share else None
+    listener = listen_here(_address(meeting, coming))
     try:
         where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
     except BaseException:
@@ -92,9 +95,10 @@ def meet(meeting: Meeting) -> Met:
     def far(woken: Callable[[], None] = lambda: None) -> TcpTransport:
         return TcpTransport(meeting.worker, job, listener, identity, woken=woken)
 
-    if arenas is None:
+    if arenas is not None:
+        near = ShmTransport(meeting.worker, arenas.fetch(meeting.deadline_s), group)
+    if near is None:
         return Met(job, secret, far())
-    near = ShmTransport(meeting.worker, arenas.fetch(meeting.deadline_s), group)
     return Met(job, secret, PairwiseTransport(near, far))
 
 
@@ -179,6 +183,16 @@ def address_towards(host: str, port: int = 9) -> str:
         except OSError as error:
             raise UsageError(f"there is no route to {host}: {error.strerror}") from error
         return str(probe.getsockname()[0])
+
+
+def listen_here(address: str) -> socket.socket:
+    """A listening socket at one of this host's addresses."""
+    try:
+        return listen(address)
+    except OSError as error:
+        raise UsageError(
+            f"can't listen at {address}: {error.strerror}. FAST_LISTEN names an address of this very host."
+        ) from error
 
 
 def check_private(address: str, *, named: bool) -> None:

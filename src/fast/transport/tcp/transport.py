@@ -23,9 +23,8 @@ from torch import Tensor
 
 from fast.core.framing import copied_into, flat_copy, header_of, letter_of, lies_flat, nbytes_of, typed
 from fast.core.letter import Letter
-from fast.core.world import Link as Speed
-from fast.errors import PeerLost, PeerSilent, WireError
-from fast.transport.base import Phase, Status, Transport
+from fast.errors import PeerLost, PeerSilent, RunEnded, WireError
+from fast.transport.base import BETWEEN_HOSTS, Phase, Status, Transport, Trouble
 from fast.transport.tcp.bulletin import (
     ENDED_CHARACTERS,
     TEXT_CHARACTERS,
@@ -35,7 +34,7 @@ from fast.transport.tcp.bulletin import (
     encode_beats,
     neighbours,
 )
-from fast.transport.tcp.connection import address_of
+from fast.transport.tcp.connection import NO_ANSWER, UNACKNOWLEDGED, address_of
 from fast.transport.tcp.driver import Driver, Way
 from fast.transport.tcp.identity import Identity, client_context, peer_of, server_context
 from fast.transport.tcp.link import Arrived, Link, Parcel, Told
@@ -67,10 +66,11 @@ class TcpTransport(Transport):
     """One participant's end.
 
     `listener` is a bound and listening socket; `identity` is None for plain TCP. `source` is the address from
-    which to connect. `woken` is called when something has come.
+    which to connect. `woken` is called when something has come. A participant with `friends` of its own only watches:
+    it hears the news from these, and never says itself that somebody is lost.
     """
 
-    link = Speed(latency_s=100e-6, rate_bytes_per_s=1e9)
+    link = BETWEEN_HOSTS
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class TcpTransport(Transport):
         identity: Identity | None,
         *,
         advertised: str = "",
+        friends: Iterable[int] | None = None,
         woken: Callable[[], None] = lambda: None,
     ) -> None:
         self.id, self.size, self.job = id, job.size, job
@@ -107,8 +108,11 @@ class TcpTransport(Transport):
         beat_s = min(1.0, max(0.05, job.deadline_s / 10)) if job.deadline_s else 1.0
         refused_s = min(3.0, job.deadline_s / 2) if job.deadline_s else 3.0
         self._driver = Driver(self, listener, contexts, beat_s=beat_s, refused_s=refused_s)
+        self._watches = friends is not None
         there = sorted(job.directory)
-        if id in there:
+        if friends is not None:
+            friends = list(friends)
+        elif id in there:
             friends = [there[place] for place in neighbours(there.index(id), len(there))]
         else:  # it comes later, such as a server
             friends = sorted({there[(id + k) % len(there)] for k in range(2)}) if there else []
@@ -196,7 +200,7 @@ class TcpTransport(Transport):
 
     def lost(self, peer: int, why: str) -> None:
         """This peer won't come back, and everybody is to know."""
-        if self._known_phase(peer) < Phase.LEFT:
+        if self._known_phase(peer) < Phase.LEFT and not self._watches:
             self._end(
                 f"participant {peer} at {self.address(peer) or 'an unknown address'} is lost: {why}", peer
             )
@@ -330,11 +334,23 @@ class TcpTransport(Transport):
             way = self.ways.get(peer)
             return self._bulletin.status(peer, 0 if way is None else way.link.received)
 
-    def trouble(self, peer: int) -> str:
-        """Why there is no connection with this peer; empty if there is one, or none is needed."""
+    def connected_with(self, peers: Iterable[int]) -> bool:
+        """Whether there is a connection with each of these that hasn't left."""
         with self.lock:
-            way = self.ways.get(peer)
-            return "" if way is None or way.connection is not None else way.trouble
+            ways = [self.way(peer) for peer in peers if self._known_phase(peer) < Phase.LEFT]
+            return all(way.connection is not None for way in ways)
+
+    def trouble(self, peer: int) -> Trouble | None:
+        with self.lock:
+            return self._trouble(peer)
+
+    def _trouble(self, peer: int) -> Trouble | None:
+        way = self.ways.get(peer)
+        if way is None:
+            return None
+        if way.connection is not None:
+            return Trouble(way.stalled_ns, UNACKNOWLEDGED) if way.stalled_ns else None
+        return Trouble(way.apart_ns, way.trouble or NO_ANSWER) if way.apart_ns else None
 
     @property
     def ended(self) -> PeerLost | None:
@@ -344,7 +360,7 @@ class TcpTransport(Transport):
         return (
             None
             if beat is None
-            else PeerLost(beat.ended, peers=(beat.who if self._lost is None else self._lost,))
+            else RunEnded(beat.ended, peers=(beat.who if self._lost is None else self._lost,))
         )
 
     def fail(self, why: str) -> None:
@@ -412,19 +428,21 @@ class TcpTransport(Transport):
 
     def _check_answers(self, peer: int, name: str, began: float) -> None:
         if self._bulletin.ended is not None:
-            raise PeerLost(self._bulletin.ended.ended, peers=(peer,))
+            raise RunEnded(self._bulletin.ended.ended, peers=(peer,))
         limit = self.job.deadline_s
-        silent = time.monotonic_ns() - self._bulletin.heard_ns[peer]
-        if limit and silent > limit * 1e9 and time.monotonic() - began > limit:
+        now, trouble = time.monotonic_ns(), self._trouble(peer)
+        apart = trouble is not None and now - trouble.since_ns > limit * 1e9
+        silent = now - self._bulletin.heard_ns[peer] > limit * 1e9
+        if limit and (silent or apart) and time.monotonic() - began > limit:
             raise PeerSilent(
-                f"participant {peer} has not shown its {name} for {limit:.0f} s, and gives no sign of life. "
+                f"participant {peer} has not shown its {name} for {limit:.0f} s. "
                 f"{self._trouble_in_words(peer)}A longer --deadline waits longer.",
                 peers=(peer,),
             )
 
     def _trouble_in_words(self, peer: int) -> str:
-        way = self.ways.get(peer)
-        return "" if way is None or not way.trouble else f"There is no connection with it: {way.trouble}. "
+        trouble = self._trouble(peer)
+        return "" if trouble is None else f"There is no way to it: {trouble.why}. "
 
     def _show(self, peer: int, look: Look) -> None:
         window = self._windows.get(look.name)
