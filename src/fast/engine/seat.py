@@ -29,7 +29,7 @@ class Seat:
     seed: int | None = None
     """None: nobody asked for one, and with one worker torch's generator is left alone."""
     strategy: str | None = None
-    """What the command line asks for; overrides what the script says."""
+    """What the user asks for where the script is started; overrides what the script says."""
     deadline_s: float = 60.0
     at_exit: Callable[[Callable[[], None]], None] = lambda leave: None
     """Where nobody of ours runs the script: takes what is to be done when it ends."""
@@ -39,6 +39,8 @@ class Seat:
     """What has been joined here."""
     epochs: dict[int, tuple[Any, int]] = field(default_factory=dict)
     """How often each loader has been gone through, by its identity (the loader is kept with it)."""
+    strategy_from: str = "--strategy"
+    """How the strategy was asked for."""
 
 
 _current: ContextVar[Seat | None] = ContextVar("fast_seat", default=None)
@@ -75,8 +77,9 @@ def seat_alone() -> Seat:
             "Start it with `fast run --workers N script.py`."
         )
 
-    return Seat(0, 1, lambda: MemoryTransport(0, hub), start_servers, say=_say_on_stderr)
+    return Seat(0, 1, lambda: MemoryTransport(0, hub), start_servers, say=say)
 
 
-def _say_on_stderr(line: str) -> None:
+def say(line: str) -> None:
+    """One line for the user of a script that no program of ours watches."""
     print(f"fast: {line}", file=sys.stderr)

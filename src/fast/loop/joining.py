@@ -86,7 +86,7 @@ def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
     if seat.strategy is not None:
         asked = strategy_from(seat.strategy)
         if asked.call != chosen.call and seat.id == 0:
-            seat.say(f"--strategy {shown(asked)} overrides {shown(chosen)} of the script")
+            seat.say(f"{seat.strategy_from} {shown(asked)} overrides {shown(chosen)} of the script")
         chosen = asked
     return chosen
 
