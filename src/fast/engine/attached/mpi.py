@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import os
+import threading
 import time
 from typing import Any, final
 
 from fast.engine.attached.rendezvous import Rendezvous, missing_in_words
+from fast.engine.seat import say
 from fast.errors import PeerSilent, UsageError
 
-_NAP_S = 0.01
+_NAP_S, _ENDLESS_S = 0.01, 3600.0
 _FIRST_TAG = 4400
 """Tags from here on are ours; a script that uses MPI itself has lower ones."""
 
 
-def open_mpi() -> MpiRendezvous:
-    """Initializes MPI, unless the script has done so."""
+def open_mpi(deadline_s: float) -> MpiRendezvous:
+    """Start MPI, unless the script has done so."""
     try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # not installed; or without a library of MPI
+    except (ImportError, RuntimeError) as error:  # not installed; or there is no library of MPI
         raise UsageError(
             f"mpiexec has started this script, and mpi4py can't be used ({error}). Install it with: "
             "pip install 'fast-training[mpi]'"
         ) from error
+    if not MPI.Is_initialized():
+        _start(MPI, deadline_s)
+        atexit.register(MPI.Finalize)
     return MpiRendezvous(MPI)
+
+
+def _start(mpi: Any, deadline_s: float) -> None:
+    """MPI waits here for all processes, for ever, and mpi4py lets no other thread run meanwhile. So it is called
+    directly, and a process whose deadline has passed ends: nothing else can be done with it."""
+
+    def give_up() -> None:
+        say(
+            f"not all workers that mpiexec has started have come to fast.join within {deadline_s:.0f} s. Does every "
+            "worker run the whole script? A longer deadline (FAST_DEADLINE) waits longer."
+        )
+        os._exit(1)
+
+    watch = threading.Timer(deadline_s or _ENDLESS_S, give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        library, provided = ctypes.CDLL(mpi.__file__), ctypes.c_int()
+        library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided))
+    finally:
+        watch.cancel()
 
 
 @final

@@ -72,7 +72,7 @@ def _mpi(environ: Mapping[str, str]) -> Place | None:
     """`mpiexec -n 4 python train.py`, with Open MPI or with a launcher that speaks PMI."""
     for worker, workers in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
         if worker in environ and workers in environ:
-            return Place("mpi", _number(environ, worker), _number(environ, workers), "", lambda _: open_mpi())
+            return Place("mpi", _number(environ, worker), _number(environ, workers), "", open_mpi)
     return None
 
 
