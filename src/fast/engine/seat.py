@@ -82,4 +82,4 @@ def seat_alone() -> Seat:
 
 def say(line: str) -> None:
     """One line for the user of a script that no program of ours watches."""
-    print(f"fast: {line}", file=sys.stderr)
+    print(f"fast: {line}\n", end="", file=sys.stderr)  # one piece, so that no other worker's gets in between

@@ -101,7 +101,7 @@ def meet(meeting: Meeting) -> Met:
     identity = None if secret is None or not meeting.encrypted else issue(secret, session, meeting.worker)
 
     def far(woken: Callable[[], None] = lambda: None) -> TcpTransport:
-        return TcpTransport(meeting.worker, job, listener, identity, woken=woken)
+        return TcpTransport(meeting.worker, job, listener, identity, woken=woken, near=near if shares else ())
 
     if not shares:
         return Met(job, secret, far())

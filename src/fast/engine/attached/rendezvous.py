@@ -21,6 +21,8 @@ from fast.errors import PeerLost, PeerSilent, UsageError
 _ENDLESS_S = 3600.0
 """A deadline of 0 is none."""
 _SHORT = timedelta(seconds=0.5)
+_FAILED = "failed"
+"""Where somebody says why the workers can't meet."""
 
 
 class Rendezvous(ABC):
@@ -80,10 +82,14 @@ class StoreRendezvous(Rendezvous):
             except DistNetworkError:
                 raise
             except DistError:
+                if self._store.check([_FAILED]):
+                    raise PeerSilent(self._store.get(_FAILED).decode()) from None
                 if time.monotonic() < until:
                     continue
                 absent = [worker for worker, key in enumerate(keys) if not self._store.check([key])]
-                raise PeerSilent(missing_in_words(absent, self._workers, deadline_s), peers=absent) from None
+                why = missing_in_words(absent, self._workers, deadline_s)
+                self._store.set(_FAILED, why)  # it is the same for all, and the store may go with us
+                raise PeerSilent(why, peers=absent) from None
 
 
 def missing_in_words(absent: Sequence[int], workers: int, deadline_s: float) -> str:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, TypeVar, final
 
@@ -22,6 +23,9 @@ from fast.transport.tcp import Secret, parse_secret, read_secret
 
 Number = TypeVar("Number", int, float)
 SystemExitCode = str | int | None
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+_FAREWELL_S = 5.0
+"""How long the others may take to learn that they can't meet."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,11 @@ def secret_in(environ: Mapping[str, str]) -> Secret | None:
 
 def attached_seat(environ: Mapping[str, str] = os.environ) -> Seat | None:
     """This process's seat, if the environment says that it is one worker of several."""
+    hook = sys.excepthook
+    sys.excepthook = partial(_show, hook)
     place = place_in(environ)
     if place is None:
+        sys.excepthook = hook
         return None
     choices = choices_in(environ)
     ending = Attached(place, choices)
@@ -85,6 +92,14 @@ def attached_seat(environ: Mapping[str, str] = os.environ) -> Seat | None:
         deadline_s=choices.deadline_s,
         at_exit=ending.register,
     )
+
+
+def _show(hook: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Our own errors are one sentence each; all others keep their traceback."""
+    if isinstance(error, FastError):
+        say(str(error))
+    else:
+        hook(kind, error, trace)
 
 
 @final
@@ -116,7 +131,11 @@ class Attached:
             encrypted=choices.encrypted,
             deadline_s=choices.deadline_s,
         )
-        self._met = meet(meeting)
+        try:
+            self._met = meet(meeting)
+        except BaseException:
+            rendezvous.leave(_FAREWELL_S)
+            raise
         atexit.register(self._end)
         sys.exit = self._exit_with
         rendezvous.leave(choices.deadline_s)
@@ -135,10 +154,10 @@ class Attached:
     def _excepthook(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """The script ends with an error that nobody has caught. Ours is one sentence; others keep their traceback."""
+        """The script ends with an error that nobody has caught."""
         self._failure = self._in_words(error)
-        if isinstance(error, FastError | KeyboardInterrupt):
-            say(self._sentence(error))
+        if isinstance(error, KeyboardInterrupt):
+            say(self._failure)
         else:
             self._hook(kind, error, trace)
 
@@ -152,14 +171,8 @@ class Attached:
     def _in_words(self, error: BaseException) -> str:
         """For the others."""
         if isinstance(error, KeyboardInterrupt):
-            return self._sentence(error)
+            return f"worker {self._worker} was interrupted"
         return f"worker {self._worker} failed: {traceback.format_exception_only(error)[-1].strip()}"
-
-    def _sentence(self, error: BaseException) -> str:
-        """For this worker's own user."""
-        return (
-            f"worker {self._worker} was interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-        )
 
     def _end(self) -> None:
         """Runs when the script has ended, in whatever way."""
@@ -182,10 +195,6 @@ class Attached:
             self._leave()
         except SystemExit:
             return True  # it was told to stop while it waited for the others
-        except (FastError, KeyboardInterrupt) as error:
-            self._failure = self._in_words(error)
-            say(self._sentence(error))
-        except Exception as error:
-            self._failure = self._in_words(error)
-            traceback.print_exc()
+        except (Exception, KeyboardInterrupt) as error:
+            self._excepthook(type(error), error, error.__traceback__)
         return not self._failure

@@ -9,7 +9,7 @@ from fast.engine.attached.mpi import open_mpi
 from fast.engine.attached.rendezvous import Rendezvous, StoreRendezvous, open_store
 from fast.errors import UsageError
 
-_STORE_PORT_BASE, _STORE_PORTS = 20_000, 20_000
+_STORE_PORT_BASE, _STORE_PORTS = 20_000, 12_000  # below those that the system hands out
 _OF_A_STEP = frozenset(
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"}
 )
