@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SCRIPT = str(Path(__file__).resolve().parent / "engine" / "attached_bodies.py")
+BODIES = Path(__file__).resolve().parent / "engine"
+SCRIPT = str(BODIES / "attached_bodies.py")
 LIMIT_S = 100
 _MARK = "FAST_TEST_MARK"
 _FOREIGN = ("RANK", "WORLD_SIZE", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "FAST_")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
-import hosts_bodies
 import pytest
 
 from fast.engine.namespaces import Cluster
 from fast.transport.tcp import new_secret
-from launching import Launch, as_torchrun, script
+from launching import BODIES, Launch, as_torchrun
 from running import Runner
 
 pytestmark = pytest.mark.real
@@ -23,7 +23,7 @@ def on_two_hosts(launch: Launch, cluster: Cluster, body: str, folder) -> list[An
     secret.touch(mode=0o600)
     secret.write_text(new_secret().text())
     for rank, environ in enumerate(as_torchrun(WORKERS, 29500, cluster.address(0))):
-        command = [*script(body)[:1], hosts_bodies.__file__, body]
+        command = [sys.executable, str(BODIES / "hosts_bodies.py"), body]
         more = environ | {"FAST_SECRET_FILE": str(secret)}
         launch.start(command, more, start=lambda *a, h=rank // 2, **b: cluster.run(h, *a, **b))
     ended = launch.ended()
