@@ -54,7 +54,12 @@ class Launch:
     def start(self, argv: Sequence[str], more: Mapping[str, str], start: Start = subprocess.Popen) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         shared = {"OMP_NUM_THREADS": "1", "FAST_SEED": "0", "FAST_DEADLINE": "30", _MARK: self.mark}
-        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        options: dict[str, Any] = {
+            "start_new_session": True,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
         self.processes.append(start(list(argv), env=clean | shared | dict(more), cwd=self.folder, **options))
 
     def ended(self) -> list[Ended]:

@@ -52,6 +52,8 @@ def fail(fault: str) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         case "is told to stop":
             os.kill(os.getpid(), signal.SIGTERM)
+        case "is told to stop with its group":
+            os.killpg(os.getpgrp(), signal.SIGTERM)
         case "is gone without a word":
             os._exit(0)
         case "returns":

@@ -11,6 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fast
+from fast.engine import current_seat
+from fast.loop.session import close_sessions
 from running import as_text, parameters_of
 
 
@@ -80,10 +82,12 @@ def leaving() -> dict[str, Any]:
     """Worker 1 leaves in the middle; its replica still counts."""
     torch.set_num_threads(1)
     worker = fast.whoami().worker
+    torch.manual_seed(worker)
     model = nn.Linear(6, 1)
     model, optimizer = fast.join(model, torch.optim.SGD(model.parameters(), lr=0.02), "local_sgd(tau=50)")
     for step, (x, y) in enumerate(fast.own(_loader(worker, 4 * (worker + 2)))):
         if worker == 1 and step == 2:
+            close_sessions(current_seat())
             return {"final": "", "own": as_text(parameters_of(model))}
         _train(model, optimizer, x, y)
     mine = as_text(parameters_of(model))

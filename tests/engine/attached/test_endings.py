@@ -67,6 +67,13 @@ def test_who_leaves_early_leaves_well_and_the_others_go_on(
     assert zero.sentences == two.sentences == []
 
 
+def test_a_launcher_that_signals_a_whole_group_does_not_stop_the_servers(launch: Launch) -> None:
+    ended = run(launch, "ssp(bound=1)", "is told to stop with its group", 0)
+    assert [each.code for each in ended] == [0, 0, 0], ended[1].err
+    assert ended[0].finals == [] and ended[1].finals == ended[2].finals != []
+    assert ended[1].sentences == ended[2].sentences == []
+
+
 def test_a_process_that_the_script_forks_may_end_as_it_likes(launch: Launch) -> None:
     ended = run(launch, "allreduce", "forks", 1)
     assert [each.code for each in ended] == [0, 0, 0], ended[1].err
