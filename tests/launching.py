@@ -54,13 +54,11 @@ class Launch:
     def start(self, argv: Sequence[str], more: Mapping[str, str], start: Start = subprocess.Popen) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         shared = {"OMP_NUM_THREADS": "1", "FAST_SEED": "0", "FAST_DEADLINE": "30", _MARK: self.mark}
-        options: dict[str, Any] = {
-            "start_new_session": True,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "text": True,
-        }
-        self.processes.append(start(list(argv), env=clean | shared | dict(more), cwd=self.folder, **options))
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environ = clean | shared | dict(more)
+        self.processes.append(
+            start(list(argv), env=environ, cwd=self.folder, start_new_session=True, **pipes)
+        )
 
     def ended(self) -> list[Ended]:
         """All of them, once nothing runs any more; and that they left nothing."""

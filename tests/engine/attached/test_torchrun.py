@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fast.engine.namespaces import Cluster
@@ -9,6 +11,7 @@ from launching import Ended, Launch, free_port, torchrun
 from running import Runner
 
 pytestmark = pytest.mark.real
+Place = Callable[[Cluster, int], list[object]]
 SYNCHRONOUS = [
     "allreduce",
     pytest.param("local_sgd(tau=4)", marks=pytest.mark.long),
@@ -32,7 +35,7 @@ def test_one_host_has_the_bits_of_fast_run(launch: Launch, runner: Runner, strat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["gossip", "ssp(bound=2)", "downpour(tau=2)"])
+@pytest.mark.parametrize("strategy", ["gossip", "ssp(bound=2)", "downpour(push=2)"])
 def test_one_host_runs_asynchronous_strategies_to_their_end(launch: Launch, strategy: str) -> None:
     ended = one_host(launch, strategy)
     assert ended.code == 0, ended.err
@@ -75,30 +78,33 @@ def test_a_script_without_fast_runs_as_ever(launch: Launch, tmp_path_factory: py
 
 
 def two_hosts(
-    launch: Launch, cluster: Cluster, arguments: tuple[object, ...], *options: object
+    launch: Launch, cluster: Cluster, arguments: tuple[object, ...], place: Place, *options: object
 ) -> list[Ended]:
     """An agent on each of two hosts; two workers each."""
     for host in range(2):
-        command = torchrun("--nnodes", 2, "--nproc-per-node", 2, "--node-rank", host, *options)
+        command = torchrun("--nnodes", 2, "--nproc-per-node", 2, *place(cluster, host), *options)
         launch.start(
             [*command, *map(str, arguments)], {}, start=lambda *a, h=host, **b: cluster.run(h, *a, **b)
         )
     return launch.ended()
 
 
-def static(cluster: Cluster) -> tuple[object, ...]:
-    return ("--master-addr", cluster.address(0), "--master-port", 29500)
+def static(cluster: Cluster, host: int) -> list[object]:
+    return ["--node-rank", host, "--master-addr", cluster.address(0), "--master-port", 29500]
 
 
-def dynamic(cluster: Cluster) -> tuple[object, ...]:
-    return ("--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-endpoint", f"{cluster.address(0)}:29500")
+def dynamic(cluster: Cluster, host: int) -> list[object]:
+    """These hosts have no names, by which torchrun finds out which of them is meant, and what to call it."""
+    named = ["--local-addr", cluster.address(host), "--rdzv-conf", f"is_host={host == 0}"]
+    place = f"{cluster.address(0)}:29500"
+    return ["--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-endpoint", place, *named]
 
 
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_two_hosts_have_the_bits_of_fast_run(launch, runner, make_cluster, strategy: str) -> None:
     expected = runner.results("attached_bodies:train", 4, strategy=strategy)
     cluster = make_cluster(2)
-    ended = two_hosts(launch, cluster, (strategy,), *static(cluster))
+    ended = two_hosts(launch, cluster, (strategy,), static)
     assert [each.code for each in ended] == [0, 0], ended[0].err + ended[1].err
     assert [final for each in ended for final in each.finals] == expected
     assert ended[0].err.count("warning: no secret was given") == 1
@@ -108,7 +114,7 @@ def test_two_hosts_have_the_bits_of_fast_run(launch, runner, make_cluster, strat
 @pytest.mark.parametrize("strategy", ["gossip", "ssp(bound=2)"])
 def test_two_hosts_run_asynchronous_strategies_to_their_end(launch, make_cluster, strategy: str) -> None:
     cluster = make_cluster(2)
-    ended = two_hosts(launch, cluster, (strategy,), *dynamic(cluster))
+    ended = two_hosts(launch, cluster, (strategy,), dynamic)
     assert [each.code for each in ended] == [0, 0], ended[0].err + ended[1].err
     assert len({*ended[0].finals, *ended[1].finals}) == 1
 
@@ -117,9 +123,7 @@ def test_two_hosts_run_asynchronous_strategies_to_their_end(launch, make_cluster
 def test_both_hosts_start_their_workers_again(launch, make_cluster) -> None:
     """The agents count their restarts apart."""
     cluster = make_cluster(2)
-    ended = two_hosts(
-        launch, cluster, ("allreduce", "raises once", 3), *dynamic(cluster), "--max-restarts", 1
-    )
+    ended = two_hosts(launch, cluster, ("allreduce", "raises once", 3), dynamic, "--max-restarts", 1)
     assert [each.code for each in ended] == [0, 0], ended[0].err + ended[1].err
     finals = ended[0].finals + ended[1].finals
     assert len(finals) == 4 and len({*finals}) == 1
@@ -128,7 +132,7 @@ def test_both_hosts_start_their_workers_again(launch, make_cluster) -> None:
 @pytest.mark.long
 def test_a_killed_worker_of_the_other_host_is_named(launch, make_cluster) -> None:
     cluster = make_cluster(2)
-    ended = two_hosts(launch, cluster, ("allreduce", "is killed", 3), *static(cluster))
+    ended = two_hosts(launch, cluster, ("allreduce", "is killed", 3), static)
     assert [each.code for each in ended] == [1, 1]
     for sentence in ended[0].sentences:
         assert sentence.startswith(f"participant 3 at {cluster.address(1)}:") and "is lost" in sentence
