@@ -33,11 +33,16 @@ def same_everywhere(sentence: str) -> str:
     ("fault", "code", "cause"),
     [
         ("raises", 1, "worker 1 failed: ValueError: a bad sample"),
-        ("fails at its end", 1, "worker 1 failed: ValueError: no room for the model"),
-        ("is interrupted", -signal.SIGINT, "worker 1 was interrupted"),
+        pytest.param(
+            "fails at its end",
+            1,
+            "worker 1 failed: ValueError: no room for the model",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("is interrupted", -signal.SIGINT, "worker 1 was interrupted", marks=pytest.mark.long),
         ("exits with 3", 3, "worker 1 failed: the script ended with exit code 3"),
         ("is killed", -signal.SIGKILL, LOST),
-        ("is gone without a word", 0, LOST),
+        pytest.param("is gone without a word", 0, LOST, marks=pytest.mark.long),
     ],
 )
 def test_who_is_left_says_in_one_sentence_why_it_ends(
@@ -74,22 +79,27 @@ def test_a_launcher_that_signals_a_whole_group_does_not_stop_the_servers(launch:
     assert ended[1].sentences == ended[2].sentences == []
 
 
+@pytest.mark.long
 def test_a_process_that_the_script_forks_may_end_as_it_likes(launch: Launch) -> None:
     ended = run(launch, "allreduce", "forks", 1)
     assert [each.code for each in ended] == [0, 0, 0], ended[1].err
     assert len({tuple(each.finals) for each in ended}) == 1
 
 
+@pytest.mark.long
 def test_a_worker_that_never_comes_is_named_when_the_deadline_has_passed(launch: Launch) -> None:
-    short = {rank: {"FAST_DEADLINE": "6"} for rank in range(3)}  # a dictionary for each
+    short = {rank: {"FAST_DEADLINE": "20"} for rank in range(3)}  # a dictionary for each
     zero, gone, two = run(launch, "allreduce", "returns before join", 1, changed=short)
     assert [each.code for each in (zero, gone, two)] == [1, 0, 1]
     for each in (zero, two):
         (sentence,) = each.sentences
-        assert sentence.startswith("of 3 workers 2 have come to fast.join within 6 s, and these have not: 1.")
+        assert sentence.startswith(
+            "of 3 workers 2 have come to fast.join within 20 s, and these have not: 1."
+        )
         assert "Traceback" not in each.err
 
 
+@pytest.mark.long
 def test_without_worker_0_there_is_no_place_to_meet(launch: Launch) -> None:
     port = free_port()
     launch.start(script("allreduce"), as_torchrun(2, port)[1] | {"FAST_DEADLINE": "3"})
@@ -117,6 +127,7 @@ def with_paths(first: Path) -> str:
     return os.pathsep.join([str(first), os.environ["PYTHONPATH"]])
 
 
+@pytest.mark.long
 def test_another_number_of_workers_is_named(launch: Launch) -> None:
     ended = run(launch, "allreduce", workers=2, changed={1: {"WORLD_SIZE": "1000"}})
     assert [each.code for each in ended] == [1, 1]
@@ -125,6 +136,7 @@ def test_another_number_of_workers_is_named(launch: Launch) -> None:
     ]
 
 
+@pytest.mark.long
 def test_another_model_is_named_on_every_worker(launch: Launch) -> None:
     ended = run(launch, "allreduce", "another model", 1)
     for each in ended:
@@ -133,6 +145,7 @@ def test_another_model_is_named_on_every_worker(launch: Launch) -> None:
         assert sentence.startswith("the models differ: parameters of worker 0")
 
 
+@pytest.mark.long
 def test_servers_end_with_the_worker_that_has_started_them(launch: Launch) -> None:
     """Killed, it can't tell them."""
     zero, one, two = run(launch, "ssp(bound=1)", "is killed", 0)
