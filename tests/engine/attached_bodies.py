@@ -38,7 +38,7 @@ def train(strategy: str, fault: str = "", at: int = 1) -> str:
         model(torch.randn(4, 6)).pow(2).sum().backward()
         optimizer.step()
     if faulty == "fails at its end":
-        raise ValueError("no room for the model")
+        raise ValueError("no room for it")
     return as_text(parameters_of(fast.consolidate(model)))
 
 

@@ -323,7 +323,6 @@ def test_the_last_worker_is_slower_for_real(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.long
 @pytest.mark.real
-@pytest.mark.timeout(180)
 def test_a_tiny_calibration(engine: LocalEngine) -> None:
     """All of it is measured, positive and finite; the file reads back, and simulates."""
     found = measure("digits", workers=(3,), effort=Effort(1, 0.001), engine=engine)
@@ -353,7 +352,6 @@ def test_a_tiny_calibration(engine: LocalEngine) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.timeout(180)
 def test_the_command_writes_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, engine: LocalEngine
 ) -> None:

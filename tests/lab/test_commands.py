@@ -260,7 +260,6 @@ def test_a_pace_pads_every_step() -> None:
 
 @pytest.mark.long
 @pytest.mark.real
-@pytest.mark.timeout(180)
 def test_a_comparison_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Really killed, after its first run was written down."""
     call = [sys.executable, "-c", "from fast.cli import main; main()", "compare"]
@@ -297,7 +296,6 @@ def test_a_comparison_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) ->
 
 
 @pytest.mark.real
-@pytest.mark.timeout(180)
 def test_ctrl_c_says_how_to_go_on() -> None:
     call = [sys.executable, "-c", "from fast.cli import main; main()", "compare", OWN, "-s", "allreduce",
             "--workers", "2", "--epochs", "100000", "--name", "a"]  # fmt: skip

@@ -162,7 +162,6 @@ class Loud(Own):
 
 @pytest.mark.long
 @pytest.mark.real
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_is_really_ended_leaves_nobody_behind_and_goes_on(how: signal.Signals) -> None:
     """Its processes hold its standard error too, which ends when the last of them has."""

@@ -12,7 +12,7 @@ from fast.lab import Budget, Run, load_task, simulate_task, train_task
 from fast.loop.loading import strategy_from
 from fast.sim import Compute, parse_network, parse_straggler
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 OWN = f"{Path(__file__).parent / 'problems.py'}:Dropout"
 SYNCHRONOUS = ("allreduce", "local_sgd(tau=2)", "dpsgd", "ssp(bound=0)")

@@ -134,7 +134,8 @@ def test_a_worker_that_is_told_to_stop_leaves_at_once_and_its_gradients_stay(run
 @pytest.mark.real
 @pytest.mark.parametrize("consolidate", [(0, 1, 2), ()], ids=["consolidates", "just ends"])
 def test_a_worker_that_waits_for_the_others_can_be_told_to_stop(consolidate, engine):
-    """Worker 0 has taken its last step and receives. Then it leaves at once, and nothing is sent to it any more."""
+    """Worker 0 has taken its last step and receives. Then it leaves at once, and nothing is sent to it any more. What
+    had waited for room with it until then, as one letter, is reported."""
     steps, pids = [4, 6, 40], list[int]()
 
     def listen(event: dict[str, Any]) -> None:
@@ -160,4 +161,5 @@ def test_a_worker_that_waits_for_the_others_can_be_told_to_stop(consolidate, eng
     assert outcome.failure is None, outcome.failure
     expected = as_text(after_all_of(steps))
     assert [outcome.results[worker]["own"] for worker in (1, 2)] == [expected] * 2
-    assert [outcome.results[worker]["dropped"] for worker in (1, 2)] == [[], []]
+    for worker in (1, 2):
+        assert outcome.results[worker]["dropped"] in ([], ["the receiver has left"])

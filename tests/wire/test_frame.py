@@ -53,6 +53,8 @@ def headers(draw: st.DrawFn) -> Header:
         note=draw(notes),
         present=draw(st.none() | st.binary(max_size=32)),
         checksum=draw(st.none() | st.integers(0, 2**32 - 1)),
+        session=draw(int64),
+        life=draw(int64),
     )
     values = math.prod(header.shape)
     if draw(st.booleans()):
@@ -88,7 +90,7 @@ def plain(header: Header) -> list[Any]:
 
 
 def frame(
-    body: bytes, payload: int = 4000, *, magic: bytes = b"FAST", version: int = 2, crc: int | None = None
+    body: bytes, payload: int = 4000, *, magic: bytes = b"FAST", version: int = 3, crc: int | None = None
 ) -> bytes:
     """The layout as its docstring has it, written down a second time."""
     prefix = struct.pack("<4sHHQ", magic, version, len(body), payload)
@@ -126,7 +128,7 @@ def test_headers_fill_whole_blocks(header: Header) -> None:
 
 def test_the_layout_on_the_wire() -> None:
     body = msgspec.msgpack.encode(
-        [3, "gradient", "float32", [1000], [[7, 1]], 0, 0, 1.0, {"share": 0.25}, None] + [None] * 5
+        [3, "gradient", "float32", [1000], [[7, 1]], 0, 0, 1.0, {"share": 0.25}, None] + [None] * 5 + [0, 0]
     )
     assert encode_header(small) == frame(body)
 
@@ -175,9 +177,9 @@ NESTED = b"\x99" + msgspec.msgpack.encode(plain(small)[:8])[1:] + b"\x81\xa1x" +
 """The fields up to the note, in which three thousand lists are in each other."""
 NOT_OURS = {
     "empty": (b"", "announces 20 bytes and has 0"),
-    "cut": (b"FAST\2\0", "announces 20 bytes and has 6"),
+    "cut": (b"FAST\3\0", "announces 20 bytes and has 6"),
     "magic": (frame(b"", magic=b"GET "), "it isn't ours"),
-    "version": (frame(b"", version=1), "version 1; this release reads version 2"),
+    "version": (frame(b"", version=1), "version 1; this release reads version 3"),
     "short": (encode_header(small)[:40], "announces 256 bytes and has 40"),
     "long": (encode_header(small) + b"\0", "announces 256 bytes and has 257"),
     "garbage": (frame(b"\xc1"), "can't be read"),

@@ -80,7 +80,7 @@ FRAMES = tuple(b"".join(frame_of(letter)) for letter in letters())
 def sealed(body: bytes, payload: bytes, announced: int | None = None) -> bytes:
     """A frame around any body, with the right length and checksum of its header."""
     nbytes = len(payload) if announced is None else announced
-    prefix = struct.pack("<4sHHQ", b"FAST", 2, len(body), nbytes)
+    prefix = struct.pack("<4sHHQ", b"FAST", 3, len(body), nbytes)
     head = prefix + struct.pack("<I", zlib.crc32(prefix + body)) + body
     return head + bytes(-len(head) % 256) + payload
 

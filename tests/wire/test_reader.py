@@ -97,8 +97,8 @@ def refused(reader: FrameReader, data: bytes, why: str) -> None:
         (b"GET / HTTP/1.1", 1, "it isn't ours"),
         (b"FASt and furious", 4, "it isn't ours"),
         (b"FAST\1\0" + bytes(20), 6, "version 1"),
-        (b"FAST\2\0" + b"\xff\xff" + bytes(20), 20, "65792 bytes, and 4096 is the limit"),
-        (b"FAST\2\0\x40\0" + (10 * 2**30).to_bytes(8, "little") + bytes(9), 20, "announces 10737418240"),
+        (b"FAST\3\0" + b"\xff\xff" + bytes(20), 20, "65792 bytes, and 4096 is the limit"),
+        (b"FAST\3\0\x40\0" + (10 * 2**30).to_bytes(8, "little") + bytes(9), 20, "announces 10737418240"),
     ],
     ids=["byte", "magic", "version", "header", "payload"],
 )

@@ -6,6 +6,7 @@ A line that is true of all workers comes from worker 0. One that is true of a si
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import final
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fast.adapters.parameters import plain_name
+from fast.errors import PeerError
 from fast.loop.policies import Average, Ema, Policy
 from fast.loop.reestimating import layers_of
 from fast.loop.schedules import Schedules
@@ -120,7 +122,10 @@ class Remarks:
 
     def _idle(self) -> None:
         """If no worker has taken a step (a finished training that is resumed, say), there was nothing to do."""
-        if self._anybody_stepped():
+        stepped = False
+        with suppress(PeerError):  # whoever fails says so itself; a warning never ends a run
+            stepped = self._anybody_stepped()
+        if stepped:
             me = self._runtime.me.id
             self._once(
                 "idle",

@@ -25,7 +25,7 @@ HEADER_LIMIT_BYTES = 4096
 PREFIX_BYTES = 20
 _PREFIX = struct.Struct("<4sHHQ")
 _MAGIC = b"FAST"
-_VERSION = 2
+_VERSION = 3
 
 
 def encode_header(header: Header) -> bytes:

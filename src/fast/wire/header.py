@@ -72,6 +72,10 @@ class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """(start, stop, total) where the values are a slice of a flat tensor."""
     checksum: int | None = None
     """The crc32 of the payload, where that travels as a stream of bytes."""
+    session: int = 0
+    """The number of the job, and of the sender's life in it: what comes from another job or an earlier life is
+    dropped."""
+    life: int = 0
 
     @property
     def payload_bytes(self) -> int:
@@ -111,6 +115,8 @@ def _fault_of_names(header: Header) -> str | None:
         return f"sender {header.sender}, view {header.view}, version {header.version}: one is out of range"
     if not (math.isfinite(header.weight) and header.weight >= 0):
         return f"the weight is {header.weight}; it must be a finite number, 0 or more"
+    if not (0 <= header.session <= _LARGEST and 0 <= header.life <= _LARGEST):
+        return f"session {header.session}, life {header.life}: one is out of range"
     if header.checksum is not None and not 0 <= header.checksum < 1 << 32:
         return f"{header.checksum} is no checksum"
     if _is_deeper(header.note, _DEPTH) or _is_deeper(header.codec, _DEPTH):

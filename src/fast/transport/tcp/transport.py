@@ -10,6 +10,7 @@ the thread, as it is in that moment.
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
@@ -90,6 +91,7 @@ class TcpTransport(Transport):
         self._pool = Pool()
         self._changed, self._changes = threading.Condition(self.lock), 0
         self._bulletin = Bulletin(id, job.size, time.monotonic_ns())
+        self._session = number_of(job.session)
         self._life = 0 if identity is None else identity.life
         address = advertised or address_of(listener)
         self._mine = Beat(id, self._life, 1, address=address)
@@ -161,6 +163,8 @@ class TcpTransport(Transport):
         for each in found:
             if isinstance(each, Told):
                 self._hear(peer, each)
+            elif each.header.session != self._session:
+                raise WireError(f"a letter {each.header.tag!r} of another job")
             elif each.header.tag == _SHOWN:
                 self._shown(peer, each)
             else:
@@ -263,7 +267,9 @@ class TcpTransport(Transport):
     def _parcel(self, letter: Letter, peers: int) -> Parcel:
         payload = self._pool.take(nbytes_of(letter.tensor))
         copied_into(payload, letter.tensor)
-        return Parcel(header_of(letter), payload, peers, self._pool.give)
+        header = header_of(letter)
+        header.session, header.life = self._session, self._life
+        return Parcel(header, payload, peers, self._pool.give)
 
     def arrivals(self) -> list[Letter]:
         with self.lock:
@@ -466,3 +472,8 @@ class TcpTransport(Transport):
         """Whether a peer has given no sign of life for the deadline, so that nothing is to be expected of it."""
         silent_ns = time.monotonic_ns() - self._bulletin.heard_ns[peer]
         return peer != self.id and silent_ns > (self.job.deadline_s or _ENDLESS_DEADLINE_S) * 1e9
+
+
+def number_of(session: str) -> int:
+    """The same for the same job everywhere."""
+    return int.from_bytes(hashlib.sha256(session.encode()).digest()[:7], "little")
