@@ -108,4 +108,4 @@ def first_host(hosts: str) -> str:
     if not bracket or "," in name:
         return hosts.split(",")[0]
     inside, _, behind = rest.partition("]")
-    return name + inside.split(",")[0].split("-")[0] + behind.split(",")[0]
+    return first_host(name + inside.split(",")[0].split("-")[0] + behind)
