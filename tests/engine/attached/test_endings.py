@@ -36,7 +36,7 @@ def same_everywhere(sentence: str) -> str:
         pytest.param(
             "fails at its end",
             1,
-            "worker 1 failed: ValueError: no room for the model",
+            "worker 1 failed: ValueError: no room for it",
             marks=pytest.mark.long,
         ),
         pytest.param("is interrupted", -signal.SIGINT, "worker 1 was interrupted", marks=pytest.mark.long),
