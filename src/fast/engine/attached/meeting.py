@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from fast.engine.attached.arenas import Arenas, can_share
 from fast.engine.attached.rendezvous import Rendezvous
 from fast.engine.limits import SPARE_PARTICIPANTS
+from fast.engine.seat import say
 from fast.errors import UsageError, WireError
 from fast.transport import ShmTransport, Transport
 from fast.transport.pairwise import PairwiseTransport
@@ -52,7 +53,8 @@ class Meeting:
     workers: int
     rendezvous: Rendezvous
     secret: Secret | None
-    """None: worker 0 makes one, and it goes through the rendezvous."""
+    """None: worker 0 makes one. It goes through the arenas' door, or if there are several hosts through the
+    rendezvous."""
     meets_at: str = ""
     """A host that all can reach, if the launcher names one."""
     listen_at: str = ""
@@ -61,7 +63,11 @@ class Meeting:
     deadline_s: float = 60.0
     near: ShmTransport | None = None
     """The way to those of this host, if the process that has started all of them has made it."""
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    say: Callable[[str], None] = say
+
+    @property
+    def makes_secret(self) -> bool:
+        return self.encrypted and self.secret is None
 
 
 @dataclass(frozen=True)
@@ -76,30 +82,33 @@ class Met:
 def meet(meeting: Meeting) -> Met:
     """Wait until all workers have come; this worker's way to the others."""
     coming = _come(meeting)
-    secret = _secret(meeting) if meeting.encrypted else None
     session, near = coming[0].session, meeting.near
     size = meeting.workers * 2 + SPARE_PARTICIPANTS if near is None else near.size
     group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
-    share = near is None and len(group) > 1 and can_share()
-    arenas = Arenas(session, meeting.worker, group, size) if share else None
-    listener = listen_here(_address(meeting, coming))
-    try:
+    made = new_secret() if meeting.worker == 0 and meeting.makes_secret else None
+    word = b"" if made is None else made.text().encode()
+    shares = near is None and len(group) > 1 and can_share()
+    with ExitStack() as undo:
+        listener = undo.enter_context(listen_here(_address(meeting, coming)))
+        arenas = Arenas(session, meeting.worker, group, size, word) if shares else None
         where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
-    except BaseException:
-        listener.close()
-        raise
+        fetched, words = ([], {}) if arenas is None else arenas.fetch(meeting.deadline_s)
+        secret = meeting.secret
+        if meeting.makes_secret:
+            alone = shares and len(group) == meeting.workers
+            secret = parse_secret((words[0] if alone else _handed(meeting, word)).decode())
+        undo.pop_all()
+    if shares:
+        near = ShmTransport(meeting.worker, fetched, group)
     directory = {worker: address.decode() for worker, address in enumerate(where)}
     job = Job(session, size, release(), directory, meeting.deadline_s)
-    identity = None if secret is None else issue(secret, session, meeting.worker)
+    identity = None if secret is None or not meeting.encrypted else issue(secret, session, meeting.worker)
+    sharing = () if near is None else near.shared_with
 
     def far(woken: Callable[[], None] = lambda: None) -> TcpTransport:
-        return TcpTransport(meeting.worker, job, listener, identity, woken=woken)
+        return TcpTransport(meeting.worker, job, listener, identity, woken=woken, near=sharing)
 
-    if arenas is not None:
-        near = ShmTransport(meeting.worker, arenas.fetch(meeting.deadline_s), group)
-    if near is None:
-        return Met(job, secret, far())
-    return Met(job, secret, PairwiseTransport(near, far))
+    return Met(job, secret, far() if near is None else PairwiseTransport(near, far))
 
 
 def _come(meeting: Meeting) -> list[Coming]:
@@ -139,29 +148,24 @@ def _address(meeting: Meeting, coming: Sequence[Coming]) -> str:
     return address
 
 
-def _secret(meeting: Meeting) -> Secret:
-    """The one that was given, or one that worker 0 hands to the others."""
-    if meeting.secret is not None:
-        return meeting.secret
-    made = new_secret() if meeting.worker == 0 else None
-    if made is not None and meeting.workers > 1 and not meeting.rendezvous.private:
+def _handed(meeting: Meeting, word: bytes) -> bytes:
+    """The secret that worker 0 has made, by way of the rendezvous."""
+    if meeting.worker == 0 and not meeting.rendezvous.private:
         meeting.say(
-            "fast: warning: no secret was given, so worker 0 has made one and handed it to the others through the "
+            "warning: no secret was given, so worker 0 has made one and handed it to the others through the "
             "launcher's own store, which isn't encrypted. Whoever can read that can join. Set FAST_SECRET_FILE to "
             "the path of a file with mode 0600 on every host (`fast secret job.secret` makes one)."
         )
-    text = b"" if made is None else made.text().encode()
-    shared = meeting.rendezvous.exchange("secret", text, meeting.deadline_s)[0]
-    return parse_secret(shared.decode())
+    return meeting.rendezvous.exchange("secret", word, meeting.deadline_s)[0]
 
 
 # Where this is
 
 
 def host_key() -> str:
-    """Equal for two processes that can share memory: same boot, same namespaces of network and processes."""
+    """Equal for two processes that can share memory: same boot, same user, same namespaces."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    parts = [boot.read_text().strip() if boot.is_file() else socket.gethostname()]
+    parts = [boot.read_text().strip() if boot.is_file() else socket.gethostname(), str(os.getuid())]
     for kind in ("net", "pid", "ipc"):
         place = Path(f"/proc/self/ns/{kind}")
         parts.append(os.readlink(place) if place.exists() else "")

@@ -44,7 +44,7 @@ from fast.transport.tcp.records import Greeting, Kind, Look, look_record, read_l
 _SHOWN = "fast.shown"
 """The tag of letters that answer a look."""
 _LETTER_BYTES = 1 << 34
-_LINGER_NAP_S = 0.05
+_LINGER_NAP_S, _ENDLESS_DEADLINE_S = 0.05, 60.0
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ class TcpTransport(Transport):
         advertised: str = "",
         friends: Iterable[int] | None = None,
         woken: Callable[[], None] = lambda: None,
+        near: Iterable[int] = (),
     ) -> None:
         self.id, self.size, self.job = id, job.size, job
+        self._near = frozenset(near)
         self.lock = threading.Lock()
         self.ways: dict[int, Way] = {}
         self._identity, self._woken = identity, woken
@@ -131,7 +133,8 @@ class TcpTransport(Transport):
 
     def address(self, peer: int) -> str:
         beat = self._bulletin.beats.get(peer)
-        if beat is not None and beat.phase >= Phase.LEFT:
+        asked = any(each == peer for each, _ in self._asked.values())
+        if beat is not None and beat.phase >= Phase.LEFT and not asked:
             return ""
         return beat.address if beat is not None and beat.address else self.job.directory.get(peer, "")
 
@@ -465,20 +468,28 @@ class TcpTransport(Transport):
     # The end
 
     def close(self) -> None:
-        """Stay until everybody has left: the others may still look at what is published here."""
-        until = time.monotonic() + max(1.0, self.job.deadline_s or 60.0)
+        """Stay until all who can't read our memory have left: they may still look at what is published here."""
         with self._changed:
-            while time.monotonic() < until and not self._may_go():
+            while not self._may_go():
                 self._changed.wait(_LINGER_NAP_S)
         self._driver.stop()
 
     def _may_go(self) -> bool:
         """Whether nobody needs an answer of ours any more, and everybody has been told that we leave."""
-        beats = self._bulletin.beats
+        beats, known = self._bulletin.beats, {*self.job.directory, *self._bulletin.beats}
         over = self._bulletin.ended is not None or all(
-            who in beats and beats[who].phase >= Phase.LEFT for who in {*self.job.directory, *beats}
+            (who in beats and beats[who].phase >= Phase.LEFT) or self._is_silent(who)
+            for who in known - self._near
         )
-        return over and all(way.connection is None or way.link.idle for way in self.ways.values())
+        return over and all(
+            way.connection is None or way.link.idle or self._is_silent(peer)
+            for peer, way in self.ways.items()
+        )
+
+    def _is_silent(self, peer: int) -> bool:
+        """Whether a peer has given no sign of life for the deadline, so that nothing is to be expected of it."""
+        silent_ns = time.monotonic_ns() - self._bulletin.heard_ns[peer]
+        return peer != self.id and silent_ns > (self.job.deadline_s or _ENDLESS_DEADLINE_S) * 1e9
 
 
 def number_of(session: str) -> int:
