@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from fast.errors import UsageError
+from fast.lab.journal import DAMAGED
 from fast.lab.report.reading import Entry, Row, printable
 from fast.lab.report.series import PLACES, Numbers
 from fast.loop.run_folder import KIND, RUN
@@ -132,7 +133,7 @@ def run_data(file: Path) -> dict[str, Any] | None:
     """What a run.json says if it is that of a run; None if it is of a comparison or of something else."""
     try:
         data = msgspec.json.decode(file.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *DAMAGED):
         return None
     return data if isinstance(data, dict) and data.get("kind") == KIND else None
 
