@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from fast.view import Groups
+
 
 class Job(msgspec.Struct):
     """A run: the same function on every worker, found by name and called with plain data."""
@@ -28,6 +30,8 @@ class Job(msgspec.Struct):
     preload: list[str] = []
     """Modules that the host imports once, before it forks."""
     folder: str | None = None
+    groups: Groups = ()
+    """In which order sums are made; () for one group of all workers."""
     record: str | None = None
     """A new folder in which everybody writes down what its world answers."""
 

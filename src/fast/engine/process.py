@@ -97,6 +97,7 @@ def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
         seed=job.seed,
         strategy=job.strategy,
         deadline_s=job.deadline_s,
+        groups=job.groups,
     )
 
 

@@ -92,7 +92,7 @@ class _Replay:
     def __init__(self, record: Recorded, watch: Watch | None, listen: Listener) -> None:
         self._record, self._watch, self._listen = record, watch, listen
         self._hub = MemoryHub(max(record.parts) + 2 + record.header.workers)
-        self._baton, self._table = Baton(lambda: self._hub.changes), Table()
+        self._baton, self._table = Baton(lambda: self._hub.changes), Table(record.header.groups)
         self._prompters: dict[int, Prompter] = {}
         self._result = Replayed()
         self._error: BaseException | None = None
@@ -234,6 +234,7 @@ class _Replay:
             header.seed,
             header.strategy,
             deadline_s=0.0,
+            groups=header.groups,
             journal=prompter,
         )
 

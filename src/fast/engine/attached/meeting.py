@@ -21,6 +21,7 @@ from fast.transport.pairwise import PairwiseTransport
 from fast.transport.tcp import Secret, issue, new_secret, parse_secret
 from fast.transport.tcp.connection import address_of, listen
 from fast.transport.tcp.transport import Job, TcpTransport
+from fast.view import Groups
 
 _LOOPBACK = "127.0.0.1"
 SPARE_SERVERS = 4
@@ -38,7 +39,8 @@ class Coming(msgspec.Struct):
     release: str
     workers: int
     host: str
-    """Equal for those who can share memory."""
+    """Equal for those who can share memory, if `shares`."""
+    shares: bool
     name: str
     """The host's."""
     session: str
@@ -77,8 +79,9 @@ def meet(meeting: Meeting) -> Met:
     coming = _come(meeting)
     secret = _secret(meeting) if meeting.encrypted else None
     session, size = coming[0].session, meeting.workers * 2 + SPARE_SERVERS
-    group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
-    arenas = Arenas(session, meeting.worker, group, size) if len(group) > 1 and can_share() else None
+    groups = _groups(coming)
+    group = next(group for group in groups if meeting.worker in group)
+    arenas = Arenas(session, meeting.worker, group, size) if len(group) > 1 else None
     listener = listen(_address(meeting, coming))
     try:
         where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
@@ -86,7 +89,7 @@ def meet(meeting: Meeting) -> Met:
         listener.close()
         raise
     directory = {worker: address.decode() for worker, address in enumerate(where)}
-    job = Job(session, size, release(), directory, meeting.deadline_s)
+    job = Job(session, size, release(), directory, meeting.deadline_s, groups if len(groups) > 1 else ())
     identity = None if secret is None else issue(secret, session, meeting.worker)
 
     def far(woken: Callable[[], None] = lambda: None) -> TcpTransport:
@@ -101,7 +104,7 @@ def meet(meeting: Meeting) -> Met:
 def _come(meeting: Meeting) -> list[Coming]:
     """Everybody who comes; all of them must have come to the same job."""
     session = os.urandom(8).hex() if meeting.worker == 0 else ""
-    mine = Coming(release(), meeting.workers, host_key(), socket.gethostname(), session)
+    mine = Coming(release(), meeting.workers, host_key(), can_share(), socket.gethostname(), session)
     brought = meeting.rendezvous.exchange("come", msgspec.json.encode(mine), meeting.deadline_s)
     try:
         coming = [msgspec.json.decode(each, type=Coming) for each in brought]
@@ -119,6 +122,14 @@ def _come(meeting: Meeting) -> list[Coming]:
                 "Start all of them with the same number."
             )
     return coming
+
+
+def _groups(coming: Sequence[Coming]) -> Groups:
+    """Which workers share memory, in the order of their lowest: all workers come to the same groups."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for worker, each in enumerate(coming):
+        found.setdefault((each.host, -1 if each.shares else worker), []).append(worker)
+    return tuple(map(tuple, found.values()))
 
 
 def _address(meeting: Meeting, coming: Sequence[Coming]) -> str:
