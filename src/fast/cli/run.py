@@ -11,11 +11,13 @@ import typer
 from typer.core import TyperCommand
 
 from fast.cli.display import RunDisplay, end_of
+from fast.cli.grouping import GroupsOption
 from fast.cli.passing import passed_on
 from fast.engine import Job, LocalEngine
 from fast.errors import UsageError
 from fast.loop.loading import strategy_from
 from fast.loop.script import find_module
+from fast.membership import parse_groups
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import check_free
 
@@ -59,6 +61,7 @@ def run_command(
     deadline: Annotated[
         float, typer.Option(help="Seconds without a sign of life after which a worker counts as lost.")
     ] = 60.0,
+    groups: GroupsOption = None,
     record: Annotated[
         str | None,
         typer.Option(help="New folder for a record of the run; `fast replay` repeats it bit for bit."),
@@ -89,6 +92,7 @@ def run_command(
         preload=["fast", "torch._dynamo"],  # which torch imports when the first optimizer is made
         folder=os.getcwd(),
         record=None if record is None else str(Path(record).resolve()),
+        groups=() if groups is None else parse_groups(groups, workers),
     )
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
         print(f"fast: {note}", file=sys.stderr)
