@@ -49,16 +49,21 @@ def worker(repetitions: int, folder: str) -> Times:
     world = RealWorld(transport, View(0, tuple(range(seat.workers))), ())
     with harness.gloo(folder):
         for size, nbytes in SIZES.items():
-            contestants: dict[str, harness.Contestant] = {
-                _key(size, OURS): _ours(world, transport, nbytes),
-                _key(size, GLOO): partial(dist.all_reduce, torch.zeros(nbytes // 4)),  # ones would overflow
-                _key(size, MEMORY): _copying(seat.workers, nbytes),
-            }
+            found = {_key(size, who): each for who, each in contestants(world, transport, nbytes).items()}
             times |= harness.take_turns(
-                contestants, repetitions=repetitions, rounds=ROUNDS[size], meet=dist.barrier
+                found, repetitions=repetitions, rounds=ROUNDS[size], meet=dist.barrier
             )
     world.close()
     return times
+
+
+def contestants(world: RealWorld, transport: Transport, nbytes: int) -> dict[str, harness.Contestant]:
+    """One round each."""
+    return {
+        OURS: _ours(world, transport, nbytes),
+        GLOO: partial(dist.all_reduce, torch.zeros(nbytes // 4)),  # ones would overflow
+        MEMORY: _copying(len(world.start_view.workers), nbytes),
+    }
 
 
 def _key(size: str, who: str) -> str:

@@ -58,22 +58,25 @@ def batch(widths: list[int], worker: int) -> tuple[Tensor, Tensor]:
 def worker(widths: list[int], repetitions: int, rounds: int, folder: str) -> Times:
     """One worker of the contest for one model."""
     seat = current_seat()
-    x, y = batch(widths, seat.id)
-
-    def contestant(model: nn.Module, optimizer: torch.optim.Optimizer) -> harness.Contestant:
-        return partial(step, model, optimizer, x, y)
-
     with harness.gloo(folder):
-        contestants = {OURS: contestant(*fast.join(*fresh(widths), "allreduce"))}
-        for megabytes in BUCKETS_MB:
-            wrapped = DistributedDataParallel(
-                mlp(widths), bucket_cap_mb=megabytes, gradient_as_bucket_view=True
-            )
-            contestants[ddp(megabytes)] = contestant(wrapped, _optimizer(wrapped))
-        contestants[FLOOR] = contestant(*fresh(widths))
-        times = harness.take_turns(contestants, repetitions=repetitions, rounds=rounds, meet=dist.barrier)
+        found = contestants(widths, seat.id)
+        times = harness.take_turns(found, repetitions=repetitions, rounds=rounds, meet=dist.barrier)
         close_sessions(seat)
     return times
+
+
+def contestants(widths: list[int], worker: int) -> dict[str, partial[None]]:
+    """One step each, all from the same weights; DDP needs Gloo."""
+    x, y = batch(widths, worker)
+
+    def contestant(model: nn.Module, optimizer: torch.optim.Optimizer) -> partial[None]:
+        return partial(step, model, optimizer, x, y)
+
+    found = {OURS: contestant(*fast.join(*fresh(widths), "allreduce"))}
+    for megabytes in BUCKETS_MB:
+        wrapped = DistributedDataParallel(mlp(widths), bucket_cap_mb=megabytes, gradient_as_bucket_view=True)
+        found[ddp(megabytes)] = contestant(wrapped, _optimizer(wrapped))
+    return {**found, FLOOR: contestant(*fresh(widths))}
 
 
 def fresh(widths: list[int]) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -10,22 +10,23 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import fast
-from fast.core.shards import Shards
-from fast.core.together import Together
 from fast.parts.codecs import Codec, Transformation
 from fast.rules import Robust
 from fast.strategies import Preset
 
 PAGE = Path(__file__).resolve().parent / "reference.md"
-INTERNAL = ("open_turn", "close_turn", "check_known", "present_in", "present_for", "in_turn", "in_use")
-"""Public in Python's sense only: worlds call them."""
+INTERNAL = (
+    "world", "replica", "account", "coding", "open_turn", "close_turn", "retire", "check_known", "present_in",
+    "present_for", "in_turn", "in_use",
+)  # fmt: skip
+"""Of `Me`, public in Python's sense only: worlds use them, strategies don't."""
 INTRODUCTION = """\
 # Reference
 
@@ -36,8 +37,8 @@ explained, with pictures, in [strategies.md](strategies.md); the ideas behind al
 CALLED = (Codec, Transformation, Robust)
 """Whose subclasses are only ever called: what they all offer is said once, with the class itself."""
 ORDER = (
-    "join", "final_backward", "shard", "own", "consolidate", "snapshot", "is_main", "whoami", "LargeBatch",
-    "SyncBatchNorm", "Worker",
+    "join", "final_backward", "shard", "own", "consolidate", "snapshot", "is_main", "whoami", "launch", "log",
+    "LargeBatch", "SyncBatchNorm", "Worker",
     "Strategy", "Me", "Letter", "Tag", "GRADIENT", "WEIGHTS", "fold_sum", "fold_newest", "Task",
     "presets", "codecs", "topologies", "rules", "corrections", "policies",
     "FastError", "UsageError", "PeerError", "PeerLost", "WireError",
@@ -106,7 +107,7 @@ def of_class(name: str, kind: type) -> Iterator[str]:
     made_by_users = "__init__" in vars(kind) and not protocol and kind is not fast.Me
     if made_by_users:
         yield code(f"{name}{signature(kind.__init__, bound=True)}")  # type: ignore[misc]
-    if bases:
+    if bases and kind is not fast.Me:
         yield f"A `{'`, `'.join(bases)}`.\n"
     yield prose(inspect.getdoc(kind))
     members = list(members_of(kind))
@@ -116,11 +117,12 @@ def of_class(name: str, kind: type) -> Iterator[str]:
 
 def members_of(kind: type) -> Iterator[str]:
     """One list item for each public attribute and method that the class itself defines."""
+    hidden = INTERNAL if kind is fast.Me else ()
     for attribute, text in attributes_of(kind):
-        yield item(f"`{attribute}`", text)
-    own = vars(kind) if kind is not fast.Me else _with(Shards, _with(Together, vars(kind)))
-    for name, member in own.items():
-        if name.startswith("_") or name in INTERNAL or is_inherited(kind, name):
+        if attribute not in hidden:
+            yield item(f"`{attribute}`", text)
+    for name, member in (_of_all_parts(kind) if kind is fast.Me else vars(kind)).items():
+        if name.startswith("_") or name in hidden or is_inherited(kind, name):
             continue
         if isinstance(member, property | cached_property):
             yield item(f"`{name}`", inspect.getdoc(member))
@@ -131,9 +133,11 @@ def members_of(kind: type) -> Iterator[str]:
             yield item(f"`{waits}{name}{signature(function, bound=bound)}`", inspect.getdoc(function))
 
 
-def _with(mixin: type, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What a class has by itself, and what else it gets from this base."""
-    return {**own, **{name: member for name, member in vars(mixin).items() if name not in own}}
+def _of_all_parts(kind: type) -> dict[str, Any]:
+    """What a class has by itself, and then what it gets from its bases, the lowest first."""
+    lineage = [each for each in kind.__mro__ if each.__module__.startswith("fast")]
+    names = dict.fromkeys(name for each in (kind, *reversed(lineage)) for name in vars(each))
+    return {name: inspect.getattr_static(kind, name) for name in names}
 
 
 def is_inherited(kind: type, name: str) -> bool:

@@ -64,7 +64,7 @@ class LockStep(Strategy):
         await me.pull("read", me.weights)
 
     async def serve(self, me: Me) -> None:
-        pushes, _ = await me.gather("push", me.world.start_view.workers)
+        pushes, _ = await me.gather("push", me.all_workers)
         letters = list(pushes.values())
         if letters:
             mean = canonical_mean(

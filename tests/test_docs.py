@@ -12,11 +12,12 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import fast
+from fast.cli import commands
 from fast.cli.app import make_app
+from fast.cli.commands import load_command
 from fast.strategies import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +25,7 @@ DOCS = ROOT / "docs"
 FRONT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in FRONT), *sorted(DOCS.rglob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-COMMANDS = typer.main.get_command(make_app()).commands  # type: ignore[attr-defined]
+COMMANDS = {name: load_command(name) for name in commands.COMMANDS}
 
 
 def script(name: str) -> ModuleType:
@@ -171,6 +172,26 @@ def test_every_command_has_help(name: str) -> None:
     outcome = CliRunner().invoke(make_app(), [name, "--help"])
     assert outcome.exit_code == 0
     assert f"Usage: fast {name}" in outcome.output or f"{name} [OPTIONS]" in outcome.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    said = COMMANDS[name].help or ""
+    assert " ".join(said.partition("\n\n")[0].split()) == commands.COMMANDS[name].words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_is_in_usual_words(name: str) -> None:
+    command = COMMANDS[name]
+    texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
+    odd = re.compile(r"(?i)unless told|\bso many\b|is wanted|\bwhom\b|\beverybody\b|\bnobody\b|^(of|as) ")
+    assert not [text for text in texts if text and odd.search(text)]
+
+
+def test_square_brackets_in_help_are_shown() -> None:
+    """They are marks of the library that shows it, unless they are escaped."""
+    shown = CliRunner().invoke(make_app(), ["sweep", "--help"], env={"COLUMNS": "200"}).output
+    assert "'fast-training[search]'" in shown and "[search]:" in shown and "\\[" not in shown
 
 
 # What the docs must not say

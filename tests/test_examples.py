@@ -88,7 +88,7 @@ def test_on_workers(name: str, workers: int, engine: LocalEngine) -> None:
         entry="fast.loop.script:run_script",
         server_entry="fast.loop.serving:serve",
         arguments={"script": str(EXAMPLES / f"{name}.py"), "arguments": []},
-        preload=["fast", "torch._dynamo", "sklearn.datasets"],
+        preload=["fast.loop", "fast.strategies.presets", "torch._dynamo", "sklearn.datasets"],
         folder=str(ROOT),
     )
     events: list[dict[str, Any]] = []
@@ -101,14 +101,15 @@ def test_on_workers(name: str, workers: int, engine: LocalEngine) -> None:
 
 @pytest.mark.real
 def test_the_command_of_the_readme_runs_an_own_strategy(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """All of `fast run`, as a user types it, but that its host is warm."""
     typed = (
         "fast run --workers 2 --strategy examples/own_strategy.py:Dissemination(every=2) examples/digits.py"
     )
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", typed.split())
+    program, command, *rest = typed.split()
+    monkeypatch.setattr(sys, "argv", [program, command, "--runs", str(tmp_path), *rest])
     monkeypatch.setattr("fast.cli.run.LocalEngine", lambda: Lent(engine))
     with pytest.raises(SystemExit) as ended:
         main()

@@ -73,7 +73,7 @@ def _on_workers(folder: Path, engine: LocalEngine) -> list[str]:
         entry="fast.loop.script:run_script",
         server_entry="fast.loop.serving:serve",
         arguments={"script": str(EXAMPLE), "arguments": []},
-        preload=["fast", "torch._dynamo", "sklearn.datasets"],
+        preload=["fast.loop", "fast.strategies.presets", "torch._dynamo", "sklearn.datasets"],
         folder=str(folder),
     )
     events: list[dict[str, Any]] = []

@@ -330,6 +330,33 @@ def environment_and_dice(source: Source) -> Iterator[tuple[int, str]]:
                 yield found.lineno, what
 
 
+BEHIND_ME = ("world", "replica", "start_view", "account", "coding")
+"""What `me` is made of. Who is in changes during training: `me.workers` has them."""
+
+
+def test_strategies_touch_only_me() -> None:
+    seen, wrong = set(), []
+    for source in SOURCES:
+        if source.room != "strategies":
+            continue
+        for found in ast.walk(source.tree):
+            if not isinstance(found, ast.Attribute):
+                continue
+            of_me = isinstance(found.value, ast.Name) and found.value.id == "me"
+            seen.update({found.attr} if of_me else ())
+            if found.attr in BEHIND_ME or (of_me and found.attr.startswith("_")):
+                why = f"{ast.unparse(found)}: strategies touch `me` and nothing behind it"
+                wrong.append(source.fails(found.lineno, why))
+        wrong += [
+            source.fails(statement.lineno, f"imports {name}: strategies get what they need from `me`")
+            for statement in ast.walk(source.tree)
+            if isinstance(statement, ast.ImportFrom)
+            for name in sorted({alias.name for alias in statement.names} & {"World", "Replica"})
+        ]
+    assert not wrong, "\n".join(wrong)
+    assert {"weights", "workers", "all_workers"} <= seen, "nobody touches `me`, so nothing was checked"
+
+
 def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that run on import, also those inside if, try and with."""
     for statement in body:

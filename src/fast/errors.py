@@ -9,6 +9,7 @@
     │   ├── MailboxFull     a peer doesn't read, and its tag doesn't say how letters fold
     │   └── Deadlock        every live participant waits; says who for whom
     ├── WireError           bytes that we refuse
+    ├── WorkerFailed        a worker of fast.launch raised; with the worker's traceback
     └── Violation           a checker saw a simulated run break a promise
 
 A message says what was found, what is needed and what to try.
@@ -29,6 +30,7 @@ __all__ = [
     "UsageError",
     "Violation",
     "WireError",
+    "WorkerFailed",
 ]
 
 
@@ -75,6 +77,15 @@ class Deadlock(PeerError):
 
 class WireError(FastError):
     """A frame that is not ours, not whole, or lies about its contents."""
+
+
+class WorkerFailed(FastError):
+    """A function failed in a worker: in which one, and the traceback there."""
+
+    def __init__(self, who: str, message: str, traceback: str = "") -> None:
+        named = message if message.startswith(who) else f"{who} failed: {message}"
+        super().__init__(f"{named}\n\n{traceback}".rstrip())
+        self.who, self.traceback = who, traceback
 
 
 class Violation(FastError):

@@ -190,7 +190,7 @@ class Meter:
         }
 
     def __call__(self, record: Record) -> None:
-        taker = self.taker(type(record))
+        taker = self._takers.get(type(record))
         if taker is not None:
             taker(record)
 

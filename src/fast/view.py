@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -193,6 +193,11 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
+
+    @cached_property
+    def places(self) -> Mapping[str, slice]:
+        """By the name of a segment, the slice of a flat tensor that it is."""
+        return MappingProxyType({each.name: slice(each.start, each.stop) for each in self.segments})
 
     @cached_property
     def everything(self) -> int:

@@ -199,12 +199,39 @@ def test_changing_gradients_after_backward_is_said_once() -> None:
         backward(model)
         backward(model)
         replica.collect()
+        replica.apply(replica.gradient / 2, None)
     assert said == []
     for _ in range(2):
         backward(model)
         clip_grad_norm_(model.parameters(), 0.1)
         replica.collect()
-    assert len(said) == 1 and "before_apply" in said[0]
+        replica.apply(replica.gradient / 2, None)
+    assert len(said) == 1 and said[0].endswith(
+        "To act on the merged gradient (to clip it, say) use before_apply."
+    )
+
+
+def test_changing_gradients_that_nobody_merges_is_no_mistake() -> None:
+    """`local_sgd`, `gossip`, `easgd` and the like apply this worker's own gradient: there is no other to clip."""
+    said: list[str] = []
+    model, _, replica = make(say=said.append)
+    for _ in range(3):
+        backward(model)
+        clip_grad_norm_(model.parameters(), 0.1)
+        replica.collect()
+        replica.apply(replica.gradient, replica.present)
+    assert said == []
+
+
+def test_where_the_optimizer_runs_elsewhere_before_apply_is_not_advised() -> None:
+    """`ssp` would refuse it."""
+    said: list[str] = []
+    model, _, replica = make(say=said.append)
+    for _ in range(3):
+        backward(model)
+        clip_grad_norm_(model.parameters(), 0.1)
+        replica.collect()
+    assert len(said) == 1 and "before_apply" not in said[0] and "the only place to clip" in said[0]
 
 
 def test_a_scaled_gradient_is_refused() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -163,6 +164,65 @@ def catch_a_failure() -> str:
     try:
         _step(model, optimizer)
     except FastError as error:
-        close_sessions(seat)
         return f"{type(error).__name__}: {error}"
+    finally:
+        close_sessions(seat)  # the other one receives until then
     return "nothing"
+
+
+def before_join(who: int, how: str, folder: str = "") -> str:
+    """One worker doesn't come to fast.join, or comes late, and the others wait for it there."""
+    if current_seat().id == who:
+        match how:
+            case "exits":
+                os._exit(0)
+            case "exits late":
+                _await(Path(folder, "go on"))
+                os._exit(0)
+            case "stops":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "comes late":
+                _await(Path(folder, "go on"))
+    model, optimizer = _joined()
+    _step(model, optimizer)
+    return "done"
+
+
+def _await(path: Path) -> None:
+    """Whoever reads what the others say makes this file."""
+    while not path.exists():
+        threading.Event().wait(0.05)
+
+
+def never_joins(ends: str) -> str:
+    if ends == "os._exit":
+        os._exit(0)
+    return "ended"
+
+
+def kill_oneself(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def flood() -> None:
+    """Writes for ever."""
+    while True:
+        os.write(1, b"x" * 4000 + b"\n")
+
+
+def train_slowly(strategy: str) -> None:
+    """For ever; says "ready" after its first step, and "cleaned up" at its end."""
+    model, optimizer = _joined(strategy)
+    try:
+        _step(model, optimizer)
+        print("ready")
+        while True:
+            _step(model, optimizer)
+            threading.Event().wait(0.01)
+    finally:
+        print("cleaned up")
+
+
+def wait_for_ever() -> None:
+    print("ready")
+    _for_ever()

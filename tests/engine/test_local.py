@@ -46,7 +46,10 @@ def test_a_record_needs_a_host_with_a_known_order_of_sets(monkeypatch):
         def __init__(self, command, env, **_):
             started.append(env.get("PYTHONHASHSEED"))
 
-        def wait(self):
+        def send_signal(self, number):
+            pass
+
+        def wait(self, timeout=None):
             pass
 
     monkeypatch.setattr(subprocess, "Popen", Process)

@@ -86,5 +86,6 @@ def test_a_file_that_cant_be_replaced_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_a_folder_that_cant_be_made_is_said_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FastError, match="can't be written"):
+    with pytest.raises(UsageError, match=r"can't be made: Not a directory.*--runs") as raised:
         Folder.create(tmp_path / "file" / "a")
+    assert "--resume" not in str(raised.value), "there is nothing to go on with"

@@ -388,6 +388,15 @@ def test_a_training_with_snapshots_is_the_training_without_them(strategy, runner
     assert len(set(often[0]["snapshots"])) == 4
 
 
+@pytest.mark.real
+def test_a_snapshot_by_one_worker_alone_ends_in_a_sentence_that_says_so(runner):
+    failure = runner.outcome("consolidation_bodies:pause_alone", 2, strategy="allreduce").failure
+    assert (
+        "fast.snapshot must be called by all workers at the same step with this strategy" in failure.message
+    )
+    assert "worker 1 did not" in failure.message
+
+
 # While the others train on
 
 

@@ -185,6 +185,14 @@ def test_too_few_are_refused(rule: Rule) -> None:
         check_rule(rule, needs - 1)
     with pytest.raises(UsageError, match="needs at least"):
         merge(rule, rows[1:])
+    with pytest.raises(UsageError, match="needs at least"):
+        rule.merge([torch.tensor(row) for row in rows[1:]])  # type: ignore[attr-defined]
+
+
+@every_rule
+def test_no_votes_at_all_are_refused_too(rule: Rule) -> None:
+    with pytest.raises(UsageError, match=r"needs at least \d updates at a time, and 0 come together here"):
+        rule.merge([])  # type: ignore[attr-defined]
 
 
 def test_plain_rules_are_never_too_few_and_stand_any_cut() -> None:

@@ -121,13 +121,13 @@ def all_wait(case):
         case.ends[id].set_waits(waits)
 
 
-def check_for(case, seconds, *, looking=(1, 2), **options):
+def check_for(case, seconds, *, looking=(1, 2), why="round", **options):
     """Half a second at a time; the others look as often as the one whose deadline it is."""
     for _ in range(int(seconds / 0.5)):
         case.pass_time(0.5, **options)
         for id in looking:
             case.ends[id].set_looks(case.ends[id].status(id).looks + 1)
-        case.deadline.check((1,), "round")
+        case.deadline.check((1,), why)
 
 
 def test_a_circle_of_waits_is_a_deadlock_that_names_everybody(clock):
@@ -137,6 +137,23 @@ def test_a_circle_of_waits_is_a_deadlock_that_names_everybody(clock):
         Deadlock, match=r"0 waits for round of 1; 1 waits for letter 'x' of 2; 2 waits for letter 'y' of 0"
     ):
         check_for(case, 9)
+
+
+@pytest.mark.parametrize(
+    ("waits", "who"),
+    [
+        (("", "round of 0", "round of 0"), "workers 1, 2 did not"),
+        (("", "fast.snapshot (policy) of 2", "round of 0"), "worker 2 did not"),
+    ],
+)
+def test_a_snapshot_that_not_all_call_is_named(waits, who, clock):
+    case = Case(clock)
+    for id, what in enumerate(waits):
+        case.ends[id].set_waits(what)
+    with pytest.raises(
+        Deadlock, match=rf"must be called by all workers at the same step.*; {who}\. Call it outside"
+    ):
+        check_for(case, 9, why="fast.snapshot (policy)")
 
 
 def test_it_is_no_deadlock_if_somebody_has_not_looked_again(clock):

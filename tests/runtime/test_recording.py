@@ -154,6 +154,9 @@ def test_nothing_is_overwritten(tmp_path):
         ('{"kind": "fast record", "schema": 2}', "has format 2, and this version of FAST reads up to 1"),
         ('{"kind": "fast record", "schema": 1}', "run.json is damaged"),
         (msgspec.json.encode(header(workers=0)).decode(), "run.json is damaged: 0 workers"),
+        (msgspec.json.encode(header(threads=1 << 60)).decode(), "run.json is damaged: .* threads"),
+        (msgspec.json.encode(header(workers=1 << 60)).decode(), "has no file of worker 0"),
+        ("[" * 100_000, "run.json in it can't be read"),
         (msgspec.json.encode(header()).decode(), "has no file of worker 0"),
     ],
 )

@@ -120,7 +120,7 @@ class CountsTheDeparted(Strategy):
 
     async def serve(self, me: Me) -> None:
         pushes: list[Letter] = []
-        while len(pushes) < len(me.world.start_view.workers) and (me.workers or pushes):
+        while len(pushes) < len(me.all_workers) and (me.workers or pushes):
             pushes += await me.news("push")
         if pushes:
             me.apply(sum(push.tensor for push in pushes) / len(pushes), of=pushes)

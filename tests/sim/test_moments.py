@@ -290,5 +290,5 @@ def test_moments_that_travel_with_weights_are_known_from_the_start(strategy, mon
         raise UsageError("it is none of torch's own")
 
     monkeypatch.setattr(PlainReplica, "optimizer_spec", unknown)
-    with pytest.raises(UsageError, match="Take one of torch's own optimizers"):
+    with pytest.raises(UsageError, match="Use one of torch's own optimizers"):
         PROBLEM.simulation(strategy(moments="average"), PROBLEM.batches(2, 2), momentum=MU).run()

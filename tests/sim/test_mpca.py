@@ -15,6 +15,7 @@ from fast.sim import Compute, Network
 from fast.sim.checkers import Checkers
 from fast.sim.faults import Director, parse_scenario
 from fast.strategies.central.tree import children
+from fast.strategies.decentral.mpca import FollowMaster
 from fast.strategies.presets import easgd, local_sgd, mpca_sgd, sparknet
 from fast.trace import Sent, Waited
 
@@ -71,6 +72,31 @@ def test_it_is_the_plain_loop(tau, rho, kappa, rate, momentum):
     )
     assert close(simulation.me(2).weights, master) and close(weights(simulation), workers)
     assert not close(master, PROBLEM.start, 1e-2)
+
+
+class Noting(FollowMaster):
+    """Keeps what each step's gradient was made of, and what it became."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.noted = []
+
+    def _penalised(self, me):
+        state = me.state
+        made_of = [each.clone() for each in (me.weights, me.gradient, state.master, state.before)]
+        became = super()._penalised(me)
+        self.noted.append((me.steps - state.came, state.period, *made_of, became.clone()))
+        return became
+
+
+def test_a_late_master_is_expected_no_further_ahead_than_it_went_in_one_period():
+    strategy = Noting(tau=2, rho=2.0, kappa=0.7)
+    run(strategy, [40] * 4, compute=RandomCompute(), network=random_network(4, 2, 5))
+    late = [age > period and not close(m, b, 1e-6) for age, period, _, _, m, b, _ in strategy.noted]
+    assert sum(late) > 5, "it was never late"
+    for age, period, w, g, master, before, became in strategy.noted:
+        expected = master + 0.7 * min(age / period, 1.0) * (master - before)
+        assert close(became, g + 2.0 * (w - expected))
 
 
 @pytest.mark.parametrize("size", [2, 3, 6, 9])

@@ -221,6 +221,24 @@ def test_those_who_are_left_make_the_quorum(seed, cancel):
     assert [p.me.steps for p in simulation.workers] == counts
 
 
+@pytest.mark.parametrize("call", [{"backups": 2}, {"quorum": 0.6}])
+def test_backups_take_the_places_of_those_who_leave(call):
+    """An update is one of 3 of 5 gradients, also when 4 and 3 workers are left; of 2 and of 1 only when no more are."""
+    books = Books([5])
+    simulation = PROBLEM.simulation(
+        tensorflow(**call),
+        PROBLEM.batches(5, [2, 10, 25, 40, 50]),
+        lr=LR,
+        compute=RandomCompute(),
+        observers=[books],
+    )
+    simulation.run()
+    sizes = [len(update) for update in books.updates[5]]
+    assert sizes == sorted(sizes, reverse=True) and set(sizes) == {3, 2, 1}
+    after = [update for update in books.updates[5][15:] if len(update) == 3]
+    assert {worker for update in after for worker in update} == {2, 3, 4}
+
+
 @pytest.mark.parametrize("dead", [1, 2, 3])
 def test_dead_workers_are_not_waited_for(dead):
     stepped = Counter()

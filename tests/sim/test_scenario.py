@@ -165,7 +165,7 @@ def test_what_is_like_no_word_is_not_guessed(sentence):
         ("worker 5 freezes at 1s for 0s", "longer than 0"),
         ("0% of letters are lost", "above 0 and at most 100"),
         ("101% of letters are lost", "above 0 and at most 100"),
-        ("worker 1 and 1 are cut apart", "somebody is on both sides"),
+        ("worker 1 and 1 are cut apart", "a participant is on both sides"),
         ("workers 3-1 die at 1s", "a range goes upwards"),
         ("worker 1 dies at 0.5ns", "whole nanoseconds"),
         ("worker 2 flips signs from 3s for 2 steps", "steps are counted from a step"),
@@ -251,10 +251,10 @@ REFUSED = [
     ("server 0 flips signs", Hardy, "a server owns the weights"),
     ("worker 1 joins at 1s", Strategy, "doesn't take workers in while others train"),
     ("worker 1 dies at 1s; worker 1 returns at 9s", Strategy, "doesn't take workers in while others train"),
-    ("worker 1 returns at 9s", Hardy, "worker 1 is still there. Only who has stopped or died can return"),
+    ("worker 1 returns at 9s", Hardy, "worker 1 is still there. Only a worker that has stopped or died can return"),
     ("worker 1 dies at 1s; worker 1 returns at 3s; worker 1 returns at 4s", Hardy, "worker 1 is still there"),
     ("worker 1 dies at 1s; worker 1 dies at 3s", Hardy, "worker 1 has left before: `worker 1 dies at 1s`"),
-    ("worker 1 dies at 1s; worker 1 joins at 3s", Hardy, "who joins wasn't there before"),
+    ("worker 1 dies at 1s; worker 1 joins at 3s", Hardy, "a worker that joins wasn't there before"),
     ("worker 1 returns at 3s; worker 1 dies at 2500ms", Hardy, "that is noticed at 3.5s"),
     ("worker 1 dies at 1s", Delicate, "can't go on when a worker dies .* `worker 1 stops at 1s`"),
     ("letters travel as datagrams", Strategy, "a datagram may never come"),
@@ -262,7 +262,7 @@ REFUSED = [
     ("2% of letters are overtaken", Hardy, "which keeps the order, so nothing would happen"),
     ("100% of letters are lost", Hardy, "send them again for ever"),
     ("worker 0 can't reach 1", Strategy, "this cut is never healed"),
-    ("letters travel as datagrams; lost letters are sent again after 1s", Hardy, "nobody sends datagrams again"),
+    ("letters travel as datagrams; lost letters are sent again after 1s", Hardy, "datagrams are never sent again"),
     ("deaths are noticed after 1s; deaths are noticed after 2s", Hardy, "say it once"),
     ("workers 0-3 die at 1s", Hardy, "from 1s on it isn't certain that anybody would be there to train"),
     ("workers 0-2 die at 1s; worker 3 stops at step 5", Hardy, "it isn't certain that anybody would be there"),
@@ -321,6 +321,6 @@ def test_the_page_shows_every_kind_of_sentence_as_it_is_printed():
 
 def test_the_page_tells_the_times_that_go_without_saying():
     page = PAGE.read_text(encoding="utf-8")
-    assert Scenario().notice_ns == S and "the others wait for the dead; 1 s unless told" in page
+    assert Scenario().notice_ns == S and "Until then the other workers wait. Default: 1 s" in page
     assert Scenario().resend_ns == DETOUR_NS == 200 * MS
-    assert "the resend time; 200 ms unless told" in page and "up to 200 ms longer" in page
+    assert "the resend time; default: 200 ms" in page and "up to 200 ms longer" in page

@@ -240,7 +240,7 @@ def test_unknown_peers_are_refused(call):
             case "mean":
                 await me.mean(value(0), [0, 7])
 
-    with pytest.raises(UsageError, match=r"participant 0 addressed peer 7, who doesn't exist"):
+    with pytest.raises(UsageError, match=r"participant 0 addressed peer 7, which doesn't exist"):
         simulate(step, [1, 1]).run()
 
 
@@ -355,7 +355,7 @@ def test_a_server_that_waits_for_letters_of_everybody_ends_with_the_last_worker(
         me.send(me.servers[0], value(me.id), tag="n")
 
     async def serve(me):
-        letters, _ = await me.gather("n", me.world.start_view.workers)
+        letters, _ = await me.gather("n", me.all_workers)
         rounds.append(sorted(letters))
 
     simulate(step, [1, 3, 2], serve=serve, network=SLOW).run()

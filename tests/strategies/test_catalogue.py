@@ -149,7 +149,7 @@ class Clinging(Strategy):
     """Waits for a letter of everybody, also of those who have left."""
 
     async def step(self, me: Me) -> None:
-        others = tuple(worker for worker in me.world.start_view.workers if worker != me.id)
+        others = tuple(worker for worker in me.all_workers if worker != me.id)
         me.send(others, me.gradient, tag="own")
         for other in others:
             await me.receive("own", other)

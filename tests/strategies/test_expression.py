@@ -20,7 +20,7 @@ from fast.strategies import catalogue
 from fast.strategies.calls import short_call, with_argument
 from fast.strategies.central.bounded import StaleSynchronous
 from fast.strategies.decentral.neighbours import MixNeighbours, NeighbourGradients
-from fast.strategies.expression import parse_strategies, parse_strategy
+from fast.strategies.expression import MOST_CHARACTERS, parse_strategies, parse_strategy
 
 ALLREDUCE = "allreduce(codec=None, algorithm='auto', order='canonical', bucket_mb=None, rule=mean)"
 NO_CODEC = "codec=None, bucket_mb=None"
@@ -351,3 +351,46 @@ def test_syntax_errors_show_where(text: str, place: int) -> None:
     _, shown, mark = str(raised.value).split("\n")
     assert shown.strip() == text
     assert mark.index("^") - shown.index(text) == place
+
+
+HUGE = MOST_CHARACTERS // 6
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("allreduce," * HUGE, f"{10 * HUGE:,} characters, and 100,000 is the most"),
+        ("a" * 5 * HUGE, "no name is that long"),
+        ("torus(rule=" + "a" * 5 * HUGE + ")", "no name is that long"),
+        ("a." * 2 * HUGE, "invalid syntax"),
+        ("a/" * 2 * HUGE, "invalid syntax"),
+        ("a.py:" * HUGE, "invalid syntax"),
+        ("'" * 5 * HUGE, "a strategy is a name or a call"),
+        ("local_sgd(tau=" + "9" * 5 * HUGE + ")", "Exceeds the limit"),
+        ("local_sgd(tau=" + "-" * 5 * HUGE + "1)", "nested more than 30 levels"),
+        ("local_sgd(tau=" + "-" * 70 + "1)", "nested more than 30 levels"),
+        ("local_sgd(tau=" + "1+" * 2 * HUGE + "1)", "nested more than 30 levels"),
+        ("torus(rule=" * 100 + "mean" + ")" * 100, "nested more than 30 levels"),
+        ("dpsgd(" + "[" * 5 * HUGE, "too many nested parentheses"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_huge_and_deep_texts_are_answered_briefly(text: str, answer: str) -> None:
+    """Not after a time that grows with the square of their length: each test has a limit."""
+    with pytest.raises(UsageError) as raised:
+        parse_strategies(text)
+    assert answer in str(raised.value) and len(str(raised.value)) < 600
+
+
+def test_a_mistake_far_inside_a_long_text_is_shown_with_its_surroundings() -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_strategies(f"allreduce,{'torus,' * 100}torus(1 2),{'torus,' * 100}")
+    _, shown, mark = str(raised.value).split("\n")
+    assert "..." in shown and shown[mark.index("^") :].startswith("1 2),torus")
+
+
+def test_what_is_used_is_neither_too_long_nor_too_deep() -> None:
+    pairs = [(place, place + 1) for place in range(2000)]
+    assert str(pairs) in parse_strategy(f"dpsgd(channels({pairs}))").call
+    deep = "allreduce(codec=chain(clip(1.0), error_feedback(chain(top_k(0.1), int8))))"
+    assert parse_strategy(deep).call == parse_strategy(parse_strategy(deep).call).call

@@ -159,6 +159,18 @@ def test_a_shorter_batch_has_fewer_bytes_and_only_what_all_offer_leaves_the_mean
     assert sorted({mean.nbytes for mean in means}) == [2 * 2 * n * 8 // 3 for n in (norm, REST)]
 
 
+def test_when_workers_leave_more_layers_go_by_factors() -> None:
+    """The small layer pays among two workers for two rows, and not among three. Worker 2 leaves after its first step,
+    and is out of everybody's view P steps later."""
+    sizes = [[2] * 8, [2] * 8, [2]]
+    letters, _ = traffic(sizes)
+    large, all_layers = 256 + 2 * sum(LARGE) * 8 + 12, 256 + 2 * (sum(LARGE) + SMALL) * 8 + 12
+    for worker in (0, 1):
+        sent = [letter.nbytes for letter in letters if letter.who == worker]
+        assert sent == [2 * large] * 4 + [all_layers] * 4
+    check_like_allreduce(sizes)
+
+
 def test_it_sends_less_than_a_mean_of_all() -> None:
     letters, means = traffic([[4] * 2, [4] * 2, [4] * 2])
     by_factors = sum(each.nbytes for each in (*letters, *means))

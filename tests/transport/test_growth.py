@@ -266,6 +266,7 @@ def test_a_codec_whose_letters_grow_needs_few_descriptors(tmp_path: Path, strate
             path,
         ],
         capture_output=True,
+        cwd=tmp_path,  # where the log goes
         text=True,
     )
     assert run.returncode == 0, run.stderr

@@ -67,9 +67,9 @@ class BucketTap:
         for place, mark in self._marks:
             if _mark(self._parameters[place].grad) != mark:
                 raise UsageError(
-                    "a gradient was changed after backward(), when its bucket had already been sent. To act on "
-                    "the merged gradient (to clip it, say) use before_apply; to act on this worker's own, leave "
-                    "bucket_mb out of the strategy."
+                    "a gradient was changed after backward(), when its bucket had already been sent. To change "
+                    "this worker's own gradient, leave bucket_mb out of the strategy. To change the merged one (to "
+                    "clip it, say) use before_apply, if the strategy's optimizer runs in the workers."
                 )
         return sorted(place for places in self._buckets[self.done :] for place in places)
 

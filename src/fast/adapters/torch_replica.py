@@ -71,7 +71,7 @@ class TorchReplica:
         self._slots = self._views.of(self.gradient)
         self._holding = self._hold()
         self._census = Census(model, optimizer, chosen)
-        self._watch = GradientWatch(self._parameters[-1])
+        self._watch, self._changed = GradientWatch(self._parameters[-1]), False
         self._tap: BucketTap | None = None
         self._factor_tap: FactorTap | None = None
 
@@ -131,8 +131,12 @@ class TorchReplica:
             self._begin_buckets()
             return
         self._check_scaled()
+        if self._changed:  # and not applied here since: it went to where the optimizer runs
+            self._tell_changed(
+                "Nothing was applied here since: where the optimizer runs on a server, this is the only place to clip."
+            )
         if self._tap is None or not self._tap.done:
-            self._tell_if_changed()
+            self._changed = self._watch.changed()
         self._gather(range(len(self._parameters)) if self._tap is None else self._tap.rest())
         self._begin_buckets()
         if self._check_finite:
@@ -210,6 +214,9 @@ class TorchReplica:
 
     def apply(self, gradient: Tensor, present: int | None, rates: list[float] | None = None) -> None:
         """One step of the optimizer with this flat gradient, which may be memory that others read."""
+        if self._changed and gradient is not self.gradient:
+            self._tell_changed("To act on the merged gradient (to clip it, say) use before_apply.")
+        self._changed = False
         if gradient is not self.gradient and not self._may_lend():
             gradient = self.gradient.copy_(gradient)
         self._holding.settle()
@@ -247,14 +254,13 @@ class TorchReplica:
 
     # What is watched
 
-    def _tell_if_changed(self) -> None:
-        if self._watch.changed():
-            self._say_once(
-                "changed",
-                "the gradients were changed between backward() and step(). That acts on this worker's own "
-                "gradient, not on the merged one; to act on the merged gradient (to clip it, say) "
-                "use before_apply.",
-            )
+    def _tell_changed(self, advice: str) -> None:
+        """Only where gradients are merged: if the optimizer applies this worker's own, nothing is misunderstood."""
+        self._say_once(
+            "changed",
+            "the gradients were changed between backward() and step(). That acts on this worker's own gradient, "
+            f"not on the merged one. {advice}",
+        )
 
     def _tell_if_moved(self, moved: list[int]) -> None:
         if moved:

@@ -9,17 +9,9 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from fast.cli.calibrate import calibrate_command
-from fast.cli.compare import compare_command
-from fast.cli.data import data_command
-from fast.cli.plan import plan_command
-from fast.cli.replay import replay_command
-from fast.cli.report import report_command
-from fast.cli.run import RunCommand, run_command
-from fast.cli.simulate import simulate_command
-from fast.cli.strategies import strategies_command
-from fast.cli.sweep import sweep_command
-from fast.cli.tasks import tasks_command
+from fast.cli.commands import CONTEXT, LateCommands
+from fast.cli.ending import Ended
+from fast.cli.output import check_output, complain, drop_output, flush
 from fast.errors import FastError, UsageError
 
 INTERRUPTED = 130
@@ -35,23 +27,13 @@ def make_app() -> typer.Typer:
     """The typer application."""
     app = typer.Typer(
         name="fast",
+        cls=LateCommands,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=dict(CONTEXT),
     )
     app.callback()(options_of_all)
-    app.command("run", cls=RunCommand)(run_command)
-    app.command("replay")(replay_command)
-    app.command("compare")(compare_command)
-    app.command("simulate")(simulate_command)
-    app.command("plan")(plan_command)
-    app.command("sweep")(sweep_command)
-    app.command("calibrate")(calibrate_command)
-    app.command("report")(report_command)
-    app.command("strategies")(strategies_command)
-    app.command("tasks")(tasks_command)
-    app.command("data")(data_command)
     return app
 
 
@@ -66,11 +48,9 @@ def options_of_all(
 
 def main() -> None:
     """A wrong call ends with one sentence and exit code 2, a failed run with 1, Ctrl-C with 130."""
+    _open_standard_streams()
     try:
-        code = make_app()(standalone_mode=False)
-        if code == INTERRUPTED:  # what typer makes of Ctrl-C
-            raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(_call())
     except UsageError as error:
         _end(str(error), 2)
     except FastError as error:
@@ -79,6 +59,35 @@ def main() -> None:
         _end(_in_words(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         _end("interrupted; all workers have been ended", INTERRUPTED)
+    except Ended as ended:
+        _end(str(ended), ended.code)
+    except BrokenPipeError:  # of something like `fast strategies | head`
+        drop_output()
+        sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """Those that are closed: the next file that is opened would take their numbers."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        # Late: it imports torch, which `fast --help` doesn't need.
+        from fast.engine import fill_standard_streams
+
+        fill_standard_streams()
+
+
+def _call() -> int:
+    """Returns the exit code, when everything has been written."""
+    try:
+        code = make_app()(standalone_mode=False)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        check_output()
+        raise
+    if code == INTERRUPTED:  # what typer makes of Ctrl-C
+        raise KeyboardInterrupt
+    flush()
+    return code if isinstance(code, int) else 0
 
 
 def _in_words(error: TyperException) -> str:
@@ -91,5 +100,5 @@ def _in_words(error: TyperException) -> str:
 
 def _end(message: str, code: int) -> None:
     if message:  # a command without arguments has shown its help
-        print(f"fast: {message}", file=sys.stderr)
+        complain(f"fast: {message}\n")
     sys.exit(code)

@@ -31,7 +31,7 @@ def calibrate_command(
     tasks: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Whose steps are measured; one file for each if there are several.", show_default=_TASK
+            help="Tasks whose steps are measured; with several, one file each.", show_default=_TASK
         ),
     ] = None,
     workers: Annotated[
@@ -39,20 +39,23 @@ def calibrate_command(
         typer.Option(
             "--workers",
             "-w",
-            help="How many share this machine: means and crowding are measured with each of these numbers.",
+            help="Numbers of workers to measure with, separated by commas.",
             show_default="the number of cores, and twice that",
         ),
     ] = None,
-    out: Annotated[str, typer.Option("--out", "-o", help="The cluster file to write.")] = "machine.toml",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions; half a minute.")] = False,
+    out: Annotated[str, typer.Option("--out", "-o", help="Cluster file to write.")] = "machine.toml",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer repetitions: takes about half a minute.")
+    ] = False,
     json: Annotated[
-        str | None, typer.Option("--json", help="Write all that was measured to this file too; - is stdout.")
+        str | None,
+        typer.Option("--json", help="Also write all measurements to this file; - is standard output."),
     ] = None,
 ) -> int:
     """Measure this machine with real workers and write a model of it for `fast simulate --cluster`.
 
-    Computing, letters, means, the optimizer, a server: each as it happens in a training, with one torch
-    thread per worker, many times, in turn with everything else. Let nothing else run meanwhile.
+    Computing, messages, means over workers, the optimizer and a server are measured many times in turn, as in
+    a training with one torch thread per worker. Run nothing else during calibration.
     """
     check_json(json)
     counts = _counts(workers)

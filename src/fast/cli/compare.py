@@ -46,13 +46,13 @@ def compare_command(
     pace: Annotated[
         str | None,
         typer.Option(
-            help="Pad every step to this time, such as 20ms: for machines with fewer cores than workers."
+            help="Make every step take at least this time, such as 20ms. For machines with fewer cores than workers."
         ),
     ] = None,
     straggler: Annotated[
         str | None,
         typer.Option(
-            help="4x: the last worker is 4 times slower, by sleeping. 5x@0.1: every worker in a random tenth "
+            help="Slow workers, by sleeping. 4x: the last one is 4 times slower. 5x@0.1: every one in a random tenth "
             "of its steps. 5x@0.1/50: in stretches of 50.",
             show_default="none",
         ),
@@ -61,7 +61,9 @@ def compare_command(
     groups: GroupsOption = None,
     deadline: Annotated[
         float | None,
-        typer.Option(help="Seconds without a sign of life until a peer is given up.", show_default="60"),
+        typer.Option(
+            help="Seconds without a sign of life after which a worker counts as lost.", show_default="60"
+        ),
     ] = None,
     name: NameOption = None,
     runs: FolderOption = None,
@@ -71,10 +73,10 @@ def compare_command(
 ) -> int:
     """Train TASK with each strategy on real workers and compare time to target, score and traffic.
 
-    All start from the same weights, see the same data in the same order and the same number of
-    samples, with 3 seeds and, before them, 8 trials for each strategy to find its learning rate on
-    validation data. The score is that of the consolidated model on test data, found out after the
-    run, so that nothing disturbs it. The report is in runs/NAME/report.html.
+    All strategies start from the same weights and see the same samples in the same order. First, 8
+    trials tune each strategy's learning rate on validation data. Then each runs with 3 seeds. The score is
+    that of the final model on test data; it is computed after the run, so it doesn't slow it down. The
+    report is in runs/NAME/report.html.
     """
     asked = Asked(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,

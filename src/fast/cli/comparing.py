@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +18,13 @@ from fast.core import Strategy
 from fast.errors import FastError, UsageError
 from fast.lab import Comparison, Folder, Plan, Simulated, run_plan
 from fast.lab.batching import in_words
-from fast.lab.report import write_report
+from fast.lab.journal import RUN
+from fast.lab.report import write_report, write_report_again
+from fast.loop.run_folder import RUNS, candidates_for
 from fast.strategies.calls import short_call
 
-_RUNS = "runs"
 FolderOption = Annotated[
-    str | None, typer.Option("--runs", help="Where the folders of results are.", show_default=_RUNS)
+    str | None, typer.Option("--runs", help="Folder that holds the folders of results.", show_default=RUNS)
 ]
 """None unless it was given, so that it can be refused where there is no folder to write."""
 
@@ -50,7 +50,7 @@ def carry_out(
         plan, folder = plan_again(asked, resume, "--resume"), Folder.resume(Path(resume))
     else:
         plan = make_plan() if again is None else plan_again(asked, again, "--again")
-        folder = Folder.create(_path(Path(_RUNS if runs is None else runs), name, plan))
+        folder = Folder.create(_path(Path(RUNS if runs is None else runs), name, plan))
     with folder:
         comparison = _run(plan, folder)
         who, model = plan.facts.get("model", [])[:1], plan.facts.get("model", [])[1:]
@@ -64,7 +64,7 @@ def carry_out(
         print_table(comparison, title_of(plan), about, to_stderr=json == "-")
         if json is not None:
             write_json(json, comparison.to_json())
-        _write_report(comparison, folder.path)
+        _write_report(comparison, folder.path, resumed=resume is not None)
     return _exit_code(comparison, asked)
 
 
@@ -82,14 +82,8 @@ def check_json(to: str | None) -> None:
 
 
 def _path(runs: Path, name: str | None, plan: Plan) -> Path:
-    if name is not None:
-        if name != Path(name).name or name in ("", ".", ".."):
-            raise UsageError(f"--name {name}: a name of a folder in {runs}, without slashes")
-        return runs / name
-    stem = Path(plan.settings.task.partition(":")[0]).stem
-    first = runs / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    numbered = (first.with_name(f"{first.name}-{number}") for number in range(2, 1000))
-    return first if not first.exists() else next(path for path in numbered if not path.exists())
+    candidates = candidates_for(runs, name, Path(plan.settings.task.partition(":")[0]).stem)
+    return next(path for path in candidates if name is not None or not path.exists())
 
 
 def _run(plan: Plan, folder: Folder) -> Comparison:
@@ -128,10 +122,11 @@ def servers_in_words(strategies: Sequence[Strategy], workers: int) -> list[str]:
     return [f"servers of each: {', '.join([*own, *rest])}"]
 
 
-def _write_report(comparison: Comparison, folder: Path) -> None:
-    """The last thing: whatever happens here, run.json is complete."""
+def _write_report(comparison: Comparison, folder: Path, *, resumed: bool) -> None:
+    """The last thing: whatever happens here, run.json is complete. What was measured before it was resumed came from
+    a file, which may be damaged."""
     try:
-        report = write_report(comparison.to_json(), folder)
+        report = write_report_again(folder / RUN) if resumed else write_report(comparison.to_json(), folder)
     except OSError as error:
         raise FastError(
             f"the report can't be written to {folder}: {error.strerror}. The results are in run.json; "

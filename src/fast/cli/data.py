@@ -25,14 +25,14 @@ _WIDTH = 100
 def data_command(
     name: Annotated[
         str | None,
-        typer.Argument(help="The data set to fetch; without it, all are listed.", show_default=False),
+        typer.Argument(help="Data set to fetch. Without it, all are listed.", show_default=False),
     ] = None,
     given: Annotated[
         str | None,
-        typer.Option("--from", help="Take it from this folder or file instead of downloading it."),
+        typer.Option("--from", help="Read it from this folder or file instead of downloading it."),
     ] = None,
     json: Annotated[
-        str | None, typer.Option("--json", help="Write the list to this file; - is stdout.")
+        str | None, typer.Option("--json", help="Write the list to this file; - is standard output.")
     ] = None,
 ) -> None:
     """List the data sets, or fetch one: nothing is ever downloaded during training.

@@ -18,63 +18,64 @@ _WORKERS = 4
 
 TaskArgument = Annotated[
     str | None,
-    typer.Argument(help="A task (`fast tasks` lists them), file.py:Name, or file.py with one task in it."),
+    typer.Argument(
+        help="Task to train: a name (`fast tasks` lists them), file.py:Name, or file.py with one task in it."
+    ),
 ]
 StrategiesOption = Annotated[
     str | None,
     typer.Option(
         "--strategies",
         "-s",
-        help="Names or calls, separated by commas; also file.py:Name(...).",
+        help="Strategies to compare, separated by commas: names, calls such as local_sgd(tau=4), or file.py:Name(...).",
         show_default=DEFAULT_STRATEGIES,
     ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", "-w", help="How many workers (servers not counted).", show_default="4"),
+    typer.Option("--workers", "-w", help="Number of workers; servers are not counted.", show_default="4"),
 ]
 TargetOption = Annotated[
     float | None,
-    typer.Option(help="The score to reach, above 0 and at most 1.", show_default="the task's"),
+    typer.Option(help="Score to reach, above 0 and at most 1.", show_default="the task's"),
 ]
 EpochsOption = Annotated[
     float | None,
-    typer.Option(help="The budget: passes over the data, all workers together.", show_default="the task's"),
+    typer.Option(
+        help="Length of a run: passes over the data by all workers together.", show_default="the task's"
+    ),
 ]
-SecondsOption = Annotated[float | None, typer.Option(help="The budget as time, instead of epochs.")]
-SeedOption = Annotated[int | None, typer.Option(help="One run with this seed, instead of --seeds.")]
+SecondsOption = Annotated[float | None, typer.Option(help="Length of a run in seconds, instead of --epochs.")]
+SeedOption = Annotated[int | None, typer.Option(help="A single seed, instead of --seeds.")]
 SeedsOption = Annotated[
     str | None,
-    typer.Option(help="How many seeds (3 is 0,1,2), or a list of them, such as 5,7."),
+    typer.Option(help="Number of seeds (3 means 0,1,2), or a list such as 5,7."),
 ]
 TuneOption = Annotated[
     int | None,
     typer.Option(
-        help="Trials for each strategy, over learning rates and its own knobs, judged on validation data. "
-        "0: everybody keeps the task's own rate.",
+        help="Number of trials to tune each strategy's learning rate and arguments on validation data. "
+        "0: every strategy keeps the task's own learning rate.",
     ),
 ]
 SplitOption = Annotated[
     str | None,
     typer.Option(
-        help="iid; dirichlet(0.3): unequal classes per worker; sizes(0.5): unequal amounts.",
+        help="How data is divided among workers. iid: alike; dirichlet(0.3): unequal classes; "
+        "sizes(0.5): unequal amounts.",
         show_default="iid",
     ),
 ]
 TicksOption = Annotated[
-    int | None, typer.Option(help="How often in a run the weights are copied.", show_default="50")
+    int | None, typer.Option(help="Number of times in a run that the model is scored.", show_default="50")
 ]
 NameOption = Annotated[
-    str | None, typer.Option(help="Of the folder for the results.", show_default="task and time")
+    str | None, typer.Option(help="Name of the folder for the results.", show_default="task and time")
 ]
-AgainOption = Annotated[
-    str | None, typer.Option(help="Run the comparison of this run.json again, as it was.")
-]
-ResumeOption = Annotated[
-    str | None, typer.Option(help="Go on with the comparison in this folder where it stopped.")
-]
+AgainOption = Annotated[str | None, typer.Option(help="Repeat the comparison in this run.json.")]
+ResumeOption = Annotated[str | None, typer.Option(help="Continue the interrupted comparison in this folder.")]
 JsonOption = Annotated[
-    str | None, typer.Option("--json", help="Write run.json to this file too; - is stdout.")
+    str | None, typer.Option("--json", help="Also write run.json to this file; - is standard output.")
 ]
 
 
@@ -83,51 +84,63 @@ JsonOption = Annotated[
 NetworkOption = Annotated[
     str | None,
     typer.Option(
-        help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms.",
+        help="Network between hosts: loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency "
+        "such as 100mbit,1ms.",
         show_default="1gbit",
     ),
 ]
 StepOption = Annotated[
-    str | None, typer.Option(help="How long a worker computes one gradient.", show_default="20ms")
+    str | None, typer.Option(help="Time that a worker takes to compute one gradient.", show_default="20ms")
 ]
 StragglerOption = Annotated[
     str | None,
     typer.Option(
-        help="4x: the last worker is 4 times slower; 5x@0.1: every worker, in a tenth of its steps; "
+        help="Slow workers. 4x: the last one is 4 times slower; 5x@0.1: every one, in a tenth of its steps; "
         "5x@0.1/50: in stretches of 50 steps."
     ),
 ]
 HostsOption = Annotated[
-    str | None, typer.Option(help="4: four workers to a host; all: everybody on one.", show_default="1")
+    str | None, typer.Option(help="Workers per host: a number, or all for a single host.", show_default="1")
 ]
 RacksOption = Annotated[
     str | None,
-    typer.Option(help="Hosts to a rack and its uplink: 8,10gbit; or 8,10gbit,50us with extra latency."),
+    typer.Option(
+        help="Hosts per rack and the rate of a rack's uplink, such as 8,10gbit; a third value adds "
+        "latency: 8,10gbit,50us."
+    ),
 ]
 SpeedsOption = Annotated[
-    str | None, typer.Option(help="0-7:1,8-15:0.5: workers 8 to 15 are half as fast; or 1,1,0.5.")
+    str | None,
+    typer.Option(
+        help="Relative speeds of workers: 0-7:1,8-15:0.5 makes workers 8 to 15 half as fast; or one each, 1,1,0.5."
+    ),
 ]
 SpreadOption = Annotated[
-    float | None, typer.Option(help="The sigma of a log-normal distribution; --step is its median.")
+    float | None,
+    typer.Option(
+        help="Random variation of step times: sigma of a log-normal distribution whose median is --step."
+    ),
 ]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        help="A file with all that and more, such as `fast calibrate` writes; options beside it come first."
+        help="File that describes machines and network, such as `fast calibrate` writes. Other options override it."
     ),
 ]
 GradientsOption = Annotated[
     str | None,
     typer.Option(
-        help="exact: one by one, the bits of real workers; together: all that are under way in one call; auto: "
-        "together where many workers have a small model.",
+        help="How gradients are computed. exact: one by one, with the bits of real workers; "
+        "together: many in one call, "
+        "which is faster; auto: together if many workers have a small model.",
         show_default="auto",
     ),
 ]
 ScenarioOption = Annotated[
     str | None,
     typer.Option(
-        help='What goes wrong, in sentences: "worker 3 dies at 2s; 1% of letters are lost"; or a file with them.'
+        help='Faults, as sentences ("worker 3 dies at 2s; 1% of letters are lost") or a file with '
+        "them. A letter is a message."
     ),
 ]
 

@@ -36,21 +36,22 @@ from fast.sim.cluster.options import check_speeds
 def plan_command(
     task: Annotated[
         str | None,
-        typer.Argument(help="A task, or file.py:Name of a task or a torch.nn.Module, to measure its size."),
+        typer.Argument(help="Task, or file.py:Name of a task or a torch.nn.Module, whose size is measured."),
     ] = None,
     parameters: Annotated[
-        float | None, typer.Option(help="A model of so many parameters instead of TASK: 25e6.")
+        float | None, typer.Option(help="Number of parameters of the model, such as 25e6, instead of TASK.")
     ] = None,
     step: Annotated[
-        str | None, typer.Option(help="How long a worker computes one gradient: 0.2s, 20ms.")
+        str | None, typer.Option(help="Time that a worker takes to compute one gradient: 0.2s, 20ms.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", "-w", help="How many workers (servers not counted).")
+        int | None, typer.Option("--workers", "-w", help="Number of workers; servers are not counted.")
     ] = None,
     network: Annotated[
         str | None,
         typer.Option(
-            help="loopback, 1gbit, 10gbit, infiniband, wan, wifi, or rate,latency such as 100mbit,1ms."
+            help="Network between hosts: loopback, 1gbit, 10gbit, infiniband, wan, wifi, or "
+            "rate,latency such as 100mbit,1ms."
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -60,35 +61,43 @@ def plan_command(
     hosts: HostsOption = None,
     racks: RacksOption = None,
     reproducible: Annotated[
-        bool, typer.Option("--reproducible", help="The same run twice has to give the same weights.")
+        bool, typer.Option("--reproducible", help="The same run must give the same weights every time.")
     ] = False,
-    unreliable: Annotated[bool, typer.Option("--unreliable", help="Machines come and go.")] = False,
-    hostile: Annotated[int, typer.Option(help="So many workers may send anything.")] = 0,
+    unreliable: Annotated[
+        bool, typer.Option("--unreliable", help="Machines may fail, leave or join during the run.")
+    ] = False,
+    hostile: Annotated[int, typer.Option(help="Number of workers that may send wrong values.")] = 0,
     tuning: Annotated[
-        str, typer.Option(help="normal, or low: nobody will search for hyperparameters.")
+        str, typer.Option(help="Effort spent on hyperparameters: normal, or low for no search.")
     ] = "normal",
     memory: Annotated[
         str | None,
-        typer.Option(help="Of a worker, for weights, gradient and optimizer: 4GB.", show_default="enough"),
+        typer.Option(
+            help="Memory of a worker for weights, gradient and optimizer, such as 4GB.", show_default="enough"
+        ),
     ] = None,
-    not_iid: Annotated[bool, typer.Option("--not-iid", help="Workers' data differ from each other.")] = False,
+    not_iid: Annotated[
+        bool, typer.Option("--not-iid", help="The workers' data have different distributions.")
+    ] = False,
     small_data: Annotated[
         bool, typer.Option("--small-data", help="A worker's share is too small to learn from alone.")
     ] = False,
     simulate: Annotated[
         bool,
-        typer.Option("--simulate", help="Train the first three in the simulator, and see who was right."),
+        typer.Option(
+            "--simulate", help="Train the first three in the simulator and compare with the prediction."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of that simulation.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of that simulation.")] = 0,
     json: Annotated[
-        str | None, typer.Option("--json", help="Write the advice to this file too; - is stdout.")
+        str | None, typer.Option("--json", help="Also write the advice to this file; - is standard output.")
     ] = None,
     picture: Annotated[str | None, typer.Option(help="Draw the candidates into this SVG file.")] = None,
 ) -> int:
     """Say which strategy to take, how fast it will be and why, from sizes, speeds and needs alone.
 
-    Every strategy that the needs allow is predicted by a short simulation without values; rules from the
-    literature explain the choice. Nothing is trained, unless --simulate.
+    A short simulation without values predicts every strategy that your needs allow, and rules from the
+    literature explain the choice. Nothing is trained, except with --simulate.
     """
     check_json(json)
     _check_picture(picture)

@@ -11,26 +11,27 @@ import msgspec
 import typer
 
 from fast.cli.display import write_json
-from fast.cli.run import ENTRY, SERVER_ENTRY
+from fast.cli.run import ENTRY
 from fast.cli.stepping import ReplayDisplay, Shoulder, watching_losses
 from fast.engine.local import environment_of_workers
 from fast.engine.replay import Replayed, changed_script, changed_surroundings, replay
 from fast.errors import UsageError
+from fast.loop.launching import SERVER_ENTRY
 from fast.runtime.record import Recorded, load_record
 
 
 def replay_command(
-    record: Annotated[str, typer.Argument(help="A folder that `fast run --record` has written.")],
+    record: Annotated[str, typer.Argument(help="Folder that `fast run --record` wrote.")],
     worker: Annotated[
-        int, typer.Option("--worker", "-w", help="Whom to look at, with --step or --until.")
+        int, typer.Option("--worker", "-w", help="Worker that --step and --until are about.")
     ] = 0,
     step: Annotated[
         bool, typer.Option("--step", help="Show each step of that worker; on a terminal, wait for Enter.")
     ] = False,
-    until: Annotated[int | None, typer.Option(help="Stop after so many steps of that worker.")] = None,
+    until: Annotated[int | None, typer.Option(help="Stop after this number of steps of that worker.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Hide what the script prints.")] = False,
     json: Annotated[
-        str | None, typer.Option("--json", help="Write how it ended to this file; - is stdout.")
+        str | None, typer.Option("--json", help="Write the outcome to this file; - is standard output.")
     ] = None,
 ) -> int:
     """Repeat a run that was recorded with `fast run --record`: in this process, bit for bit."""

@@ -67,27 +67,33 @@ def simulate_command(
     gradients: GradientsOption = None,
     scenario: ScenarioOption = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Watch every event; a broken promise ends the run.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Check after every event that the strategy keeps its promises; end the run if not.",
+        ),
     ] = False,
     fuzz: Annotated[
         int | None,
         typer.Option(
-            help="Instead of a comparison: so many seeds (from --seed on), each with random machines and faults, "
-            "until a strategy breaks a promise. The task is quadratic unless told."
+            help="Instead of a comparison, test each strategy with this many seeds, from --seed on. Each draws random "
+            "machines and faults. Stops where a strategy breaks a promise. Default task: quadratic."
         ),
     ] = None,
     sizes_only: Annotated[
         bool,
         typer.Option(
             "--sizes-only",
-            help="Thousands of workers without weights: how fast a step is and what is sent; nothing is learned.",
+            help="Simulate sizes without values: step times and bytes sent for thousands of workers. "
+            "Nothing is learned.",
         ),
     ] = False,
     parameters: Annotated[
-        float | None, typer.Option(help="With sizes only: a model of so many parameters instead of TASK.")
+        float | None,
+        typer.Option(help="With --sizes-only: number of parameters of the model, instead of TASK."),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="With sizes only: so many of each worker.", show_default="100")
+        int | None, typer.Option(help="With --sizes-only: number of steps per worker.", show_default="100")
     ] = None,
     ticks: TicksOption = None,
     groups: GroupsOption = None,
@@ -99,9 +105,9 @@ def simulate_command(
 ) -> int:
     """Train TASK with each strategy on simulated workers: real gradients, virtual time.
 
-    The programs are those of real workers; computing and links are models, and all times are
-    virtual. The same arguments give the same result, to the last digit. Unless told otherwise
-    there is one seed, and everybody keeps the task's own learning rate.
+    The strategies are the same programs as on real workers. Computing and network are models, and all times
+    are virtual. The same arguments give the same result, to the last digit. By default there is one seed and
+    no tuning: every strategy uses the task's own learning rate.
     """
     asked = Asked(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,

@@ -53,33 +53,35 @@ def sweep_command(
     knob: Annotated[
         list[str] | None,
         typer.Option(
-            help="Values to try: local_sgd.tau=2,8,32; or tau=2,8 for all that have it. As often as you like. "
-            "In a search numbers are drawn between them.",
+            help="Values of an argument to try: local_sgd.tau=2,8,32, or tau=2,8 for all strategies "
+            "that have it. May be given "
+            "several times. "
+            "With --search, numbers between them are tried too.",
             show_default="the strategies' own",
         ),
     ] = None,
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Factors on the task's own learning rate.",
+            help="Learning rates to try, as factors of the task's own.",
             show_default=",".join(f"{rate:g}" for rate in sorted(RATES)),
         ),
     ] = None,
     search: Annotated[
         int | None,
         typer.Option(
-            help="Instead of the whole grid so many trials for each strategy, searched by optuna "
-            "(pip install 'fast-training[search]')."
+            help="Number of trials for each strategy, chosen by optuna, instead of the whole grid. Needs the extra "
+            r"\[search]: pip install 'fast-training\[search]'."
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="So many trials side by side.", show_default="the cores")
+        int | None, typer.Option(help="Number of trials to run in parallel.", show_default="number of cores")
     ] = None,
     target: TargetOption = None,
     epochs: EpochsOption = None,
     seconds: SecondsOption = None,
     seed: Annotated[
-        int | None, typer.Option(help="Trials draw numbers that depend on it.", show_default="0")
+        int | None, typer.Option(help="Seed of data order and random choices.", show_default="0")
     ] = None,
     split: SplitOption = None,
     network: NetworkOption = None,
@@ -95,19 +97,17 @@ def sweep_command(
     ticks: TicksOption = None,
     name: NameOption = None,
     runs: FolderOption = None,
-    resume: Annotated[
-        str | None, typer.Option(help="Go on with the sweep in this folder where it stopped.")
-    ] = None,
+    resume: Annotated[str | None, typer.Option(help="Continue the interrupted sweep in this folder.")] = None,
     json: Annotated[
-        str | None, typer.Option("--json", help="Write sweep.json to this file too; - is stdout.")
+        str | None, typer.Option("--json", help="Also write sweep.json to this file; - is standard output.")
     ] = None,
 ) -> int:
-    """Try many settings of each strategy on TASK in the simulator: its knobs times learning rates.
+    """Try many settings of each strategy on TASK in the simulator: arguments and learning rates.
 
-    Every trial is a whole training, judged on validation data. What comes out are the best
-    settings of each strategy and those that no other beats in both time and bytes to the target, as a
-    table, in runs/NAME/sweep.json, and as a picture in runs/NAME/trade-off.svg. The same arguments give
-    the same result, whatever --jobs is and however often a sweep was interrupted.
+    Every trial is a whole training, scored on validation data. The result is the best settings of each
+    strategy, and those that no other setting beats in both time and bytes to the target. It is printed as a
+    table and written to runs/NAME/sweep.json and runs/NAME/trade-off.svg. It doesn't depend on --jobs, nor on
+    interruptions.
     """
     asked = Asked(
         task, strategies, workers, target, epochs, seconds, seed, split=split, ticks=ticks,

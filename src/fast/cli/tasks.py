@@ -20,7 +20,7 @@ _WIDTH = 100
 
 def tasks_command(
     json: Annotated[
-        str | None, typer.Option("--json", help="Write the list to this file; - is stdout.")
+        str | None, typer.Option("--json", help="Write the list to this file; - is standard output.")
     ] = None,
 ) -> None:
     """List the built-in tasks: sizes, the score to reach, and the data that each needs."""

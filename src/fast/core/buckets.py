@@ -35,6 +35,19 @@ class Bucket:
         return None if self.values.numel() == self.total else (self.start, self.stop, self.total)
 
 
+@dataclass(frozen=True)
+class Cutting:
+    """A slice of a flat tensor on its way to the server that owns it, or a piece of that slice."""
+
+    values: Tensor
+    start: int
+    """Its place in the sender's flat tensor."""
+    present: int | None
+    """Which of the server's parameters have a gradient in it."""
+    part: tuple[int, int, int] | None = None
+    """Of a piece: (start, stop, total) in the server's flat tensor."""
+
+
 def bucket_cuts(layout: Layout, bucket_bytes: int | None) -> list[tuple[slice, int]]:
     """Slices of whole parameters with their bits, from the last parameter to the first.
 

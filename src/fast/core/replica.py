@@ -56,6 +56,22 @@ class Replica(Protocol):
 
 
 @runtime_checkable
+class Described(Protocol):
+    """A replica that can say what its optimizer is: a worker's, where there are values."""
+
+    def optimizer_spec(self) -> dict[str, Any]:
+        """Name and groups, each with its options and its segments; UsageError if it is none of torch's own."""
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """A replica that can say which segments are in which parameter group, whatever its optimizer is."""
+
+    def groups(self) -> list[list[str]]:
+        """Their names, group by group."""
+
+
+@runtime_checkable
 class Tapped(Protocol):
     """A replica that can give the factors of its linear layers' gradients; others just have gradients."""
 

@@ -56,7 +56,7 @@ class Rounds:
         self._lanes = list(range(1, LANES + 1))
         """That are free, as a heap."""
         self._channels: Counter[object] = Counter()
-        me.world.meanwhile = self._poll_others  # type: ignore[method-assign]
+        me.world.when_waiting(self._poll_others)
         self._guards: list[tuple[Tensor, int]] = []
         self.merged: Reduction | None = None
         """The mean of this step's gradient, from which `apply` knows who has one."""

@@ -2,89 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from fast.core.buckets import Bucket
+from fast.core.buckets import Bucket, Cutting
 from fast.core.letter import Letter
-from fast.core.replica import Replica
-from fast.core.world import World
+from fast.core.mail import Mail, Whose
 from fast.errors import PeerLost, UsageError
 from fast.parts.codecs.base import Codec
-from fast.view import View
-
-if TYPE_CHECKING:
-    from fast.core.strategy import Strategy
 
 
-class Whose(Enum):
-    """Which parameters have a gradient in what is sent, where the sender doesn't say."""
-
-    MINE = "mine"
-    """Those that have one in this step, or in the letters that were read in it."""
-
-
-@dataclass(frozen=True)
-class Cutting:
-    """A slice of a flat tensor on its way to the server that owns it, or a piece of that slice."""
-
-    values: Tensor
-    start: int
-    """Its place in the sender's flat tensor."""
-    present: int | None
-    """Which of the server's parameters have a gradient in it."""
-    part: tuple[int, int, int] | None = None
-    """Of a piece: (start, stop, total) in the server's flat tensor."""
-
-
-class Shards(ABC):
+class Shards(Mail):
     """The part of `Me` that is about several servers at once."""
-
-    id: int
-    world: World
-    replica: Replica
-    strategy: Strategy
-    view: View
-    versions: dict[int, int]
-    is_server: bool
-
-    @abstractmethod
-    def send(
-        self,
-        to: int | Iterable[int],
-        tensor: Tensor | Bucket | Cutting,
-        tag: str,
-        *,
-        codec: Codec | None = None,
-        into: Tensor | None = None,
-        present: int | Whose | None = Whose.MINE,
-        weight: float | None = None,
-        **note: Any,
-    ) -> None:
-        """Send values to one peer or several."""
-
-    @abstractmethod
-    async def gather(self, tag: str, peers: Iterable[int]) -> tuple[dict[int, Letter], tuple[int, ...]]:
-        """The next letter of each of these peers, and who of them is gone."""
-
-    @abstractmethod
-    def buckets(self) -> AsyncIterator[Bucket]:
-        """This step's gradient in slices, each as soon as backward has computed it."""
-
-    @abstractmethod
-    def present_in(self, bucket: Bucket | None) -> int | None:
-        """Which parameters have a gradient: of all, or of those in this bucket."""
-
-    @abstractmethod
-    def present_for(self, tensor: Tensor, tag: str) -> int | None:
-        """Which parameters have a gradient in this flat tensor; None for all, or for no gradient."""
 
     @cached_property
     def shards(self) -> Mapping[int, slice]:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from fast.core.letter import Letter
-from fast.core.rounds import How, Rounds
+from fast.core.mail import Mail
+from fast.core.rounds import How
 from fast.core.ticket import Ticket
-from fast.core.world import Kind, World
+from fast.core.world import Kind
 from fast.errors import UsageError
 from fast.parts.codecs.base import Codec
 from fast.trace import Included
 
-if TYPE_CHECKING:
-    from fast.core.strategy import Strategy
-
 Result = TypeVar("Result")
 
 
-class Together(ABC):
-    """The half of `Me` that is about all at once; the other half is about letters."""
-
-    id: int
-    steps: int
-    ending: bool
-    world: World
-    strategy: Strategy
-    _rounds: Rounds
-
-    @property
-    @abstractmethod
-    def gradient(self) -> Tensor:
-        """This step's, flat."""
+class Together(Mail):
+    """The part of `Me` that is about all at once."""
 
     @property
     @abstractmethod
@@ -46,27 +32,6 @@ class Together(ABC):
     @abstractmethod
     def audience(self) -> Mapping[int, float]:
         """Who hears me in this round, with the share of a push-sum that each gets; the rest is mine."""
-
-    @abstractmethod
-    def send(
-        self,
-        to: int | Iterable[int],
-        tensor: Tensor,
-        tag: str,
-        *,
-        codec: Codec | None = None,
-        into: Tensor | None = None,
-        **note: Any,
-    ) -> None:
-        """Send values to one peer or several."""
-
-    @abstractmethod
-    async def gather(self, tag: str, peers: Iterable[int]) -> tuple[dict[int, Letter], tuple[int, ...]]:
-        """The next letter of each of these peers, and who of them is gone."""
-
-    @abstractmethod
-    def check_known(self, peers: tuple[int, ...]) -> None:
-        """Refuse to talk to somebody who doesn't exist, or when nobody answers any more."""
 
     # Rounds
 

@@ -174,6 +174,7 @@ class World(ABC):
     """That of the ticket which drives the program under way; 0 if none does, and it may wait."""
     pieces: int = 1
     """In so many pieces a gradient travels."""
+    _chores: tuple[Callable[[], None], ...] = ()
 
     def layout_of(self, peer: int) -> Layout | None:
         """Of the flat tensors that letters from or to this peer hold."""
@@ -185,8 +186,14 @@ class World(ABC):
         """Whether the program under way must not wait but pause."""
         return self.lane > 0
 
-    def meanwhile(self) -> None:  # noqa: B027 (most participants have nothing to do)
-        """Called again and again while this participant waits; replaced by who has something to do."""
+    def when_waiting(self, chore: Callable[[], None]) -> None:
+        """Call this again and again while this participant waits."""
+        self._chores = (*self._chores, chore)
+
+    def meanwhile(self) -> None:
+        """This participant waits."""
+        for chore in self._chores:
+            chore()
 
     def stepped(self, steps: int) -> None:  # noqa: B027
         """Called when so many steps are done and nothing of the next has begun."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from fast.view import Groups
+
+_CHUNK_BYTES = 1 << 16
 
 
 class Job(msgspec.Struct):
@@ -34,6 +36,8 @@ class Job(msgspec.Struct):
     """In which order sums are made; () for one group of all workers."""
     record: str | None = None
     """A new folder in which everybody writes down what its world answers."""
+    log: str | None = None
+    """The run's folder, in which every participant keeps its logbook."""
 
 
 class Failure(msgspec.Struct):
@@ -59,7 +63,9 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._partial = b""
+        self._parts: list[bytes] = []
+        """The beginning of a message whose end has not arrived."""
+        self._queue = bytearray()
 
     def fileno(self) -> int:
         return self._end.fileno()
@@ -67,22 +73,47 @@ class Channel:
     def send(self, message: dict[str, Any]) -> None:
         """Blocks until the other end has taken it; a closed end is nobody's business here."""
         try:
-            self._end.sendall(msgspec.json.encode(message) + b"\n")
+            self._end.sendall(_encode(message))
         except (BrokenPipeError, ConnectionResetError):
             return
+
+    def queue(self, message: dict[str, Any]) -> None:
+        """Send it without waiting: what the other end doesn't take now goes with the next `flush`."""
+        self._queue += _encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much of the queue as the other end takes now."""
+        try:
+            while self._queue:
+                sent = self._end.send(self._queue[:_CHUNK_BYTES], socket.MSG_DONTWAIT)
+                del self._queue[:sent]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            self._queue.clear()
+
+    @property
+    def queued_bytes(self) -> int:
+        return len(self._queue)
 
     def read(self, *, wait: bool = True) -> list[dict[str, Any]] | None:
         """The messages that have come in, or None at the end. Waits for the first byte, if told to."""
         try:
-            data = self._end.recv(1 << 16, 0 if wait else socket.MSG_DONTWAIT)
+            data = self._end.recv(_CHUNK_BYTES, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
         except ConnectionResetError:
             return None
         if not data:
             return None
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [msgspec.json.decode(line) for line in lines]
+        first, *lines = data.split(b"\n")
+        self._parts.append(first)
+        whole = []
+        for line in lines:
+            whole.append(b"".join(self._parts))
+            self._parts = [line]
+        return [msgspec.json.decode(line) for line in whole]
 
     def has_more(self) -> bool:
         """Whether `read` has something at once: bytes, or the end."""
@@ -99,23 +130,5 @@ class Channel:
         self._end.close()
 
 
-class Lines:
-    """Cuts a stream into lines as it arrives. A carriage return starts the line anew."""
-
-    def __init__(self, take: Callable[[str], None]) -> None:
-        self._take, self._partial = take, b""
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            self._give(line)
-        restart = self._partial.rfind(b"\r", 0, -1)  # a progress bar that never ends its line
-        self._partial = self._partial[restart + 1 :]
-
-    def end(self) -> None:
-        if self._partial:
-            self._give(self._partial)
-            self._partial = b""
-
-    def _give(self, line: bytes) -> None:
-        self._take(line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))
+def _encode(message: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(message) + b"\n"

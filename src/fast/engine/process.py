@@ -22,7 +22,7 @@ from fast.core import Strategy
 from fast.engine.messages import Channel, Job
 from fast.engine.seat import Seat, seated
 from fast.errors import FastError, UsageError
-from fast.runtime import Recorder
+from fast.runtime import Logbook, Recorder
 from fast.runtime.journal import seed_script
 from fast.transport import ShmTransport
 
@@ -63,10 +63,12 @@ def find(entry: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
-def run_worker(id: int, job: Job, arenas: list[int], channel: Channel) -> NoReturn:
-    """A worker: call the job's function in its seat, report how it ended."""
+def run_worker(
+    id: int, job: Job, arenas: list[int], channel: Channel, body: Callable[[], Any] | None = None
+) -> NoReturn:
+    """A worker: call this function, or the job's, in its seat; report how it ended."""
     seat = make_seat(id, job, arenas, channel)
-    end_with(channel, lambda: find(job.entry)(**job.arguments), seat, job)
+    end_with(channel, body or (lambda: find(job.entry)(**job.arguments)), seat, job)
 
 
 def run_server(id: int, job: Job, arenas: list[int], channel: Channel, call: str) -> NoReturn:
@@ -109,6 +111,18 @@ def make_journal(id: int, job: Job) -> Recorder | None:
     return Recorder(Path(job.record), id, job.threads)
 
 
+def open_logbook(seat: Seat, job: Job) -> Logbook | None:
+    """Of a run that is logged. Where it can't be written, the training goes on without it."""
+    if job.log is None:
+        return None
+    name = f"worker {seat.id}" if seat.id < job.workers else f"server {seat.id - job.workers}"
+    try:
+        return Logbook(Path(job.log), seat.id, name, seat.say)
+    except OSError as error:
+        seat.say(f"no log of {name}: {job.log} can't be written ({error.strerror}); the training goes on")
+        return None
+
+
 def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) -> NoReturn:
     """Run the body, tell the host how it ended, and go."""
     code = 0
@@ -117,6 +131,7 @@ def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) ->
         if seat.journal is not None:
             with contextlib.suppress(FastError):  # the record itself may be what failed
                 seat.journal.raised(message)
+        close_logbook(seat, message)
         channel.send({"event": "failed", "message": message, **more})
 
     try:
@@ -126,6 +141,7 @@ def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) ->
         if job.folder:
             os.chdir(job.folder)
         seat.journal = make_journal(seat.id, job)
+        seat.logbook = open_logbook(seat, job)
         with seated(seat):
             result = body()
         channel.send({"event": "result", "value": result})
@@ -142,7 +158,13 @@ def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) ->
     except BaseException as error:
         code = 1
         report(summary_of(error), traceback=traceback_of(error))
+    close_logbook(seat, None)
     _leave(code)
+
+
+def close_logbook(seat: Seat, failure: str | None) -> None:
+    if seat.logbook is not None:
+        seat.logbook.close(failure)
 
 
 def summary_of(error: BaseException) -> str:

@@ -17,9 +17,10 @@ import torch
 from fast.core import Strategy
 from fast.engine.baton import Baton
 from fast.engine.belongings import start_generators
-from fast.engine.messages import Failure, Lines
+from fast.engine.messages import Failure
 from fast.engine.process import find, summary_of, traceback_of
 from fast.engine.replay_transport import ReplayTransport, Table
+from fast.engine.rows import Rows
 from fast.engine.seat import Seat, seated
 from fast.errors import FastError, UsageError
 from fast.runtime.answers import Stepped
@@ -160,7 +161,7 @@ class _Replay:
     def _prompter(self, id: int) -> Prompter:
         if id not in self._record.parts:
             raise UsageError(
-                f"{self._record.folder} has no file of {self._record.name_of(id)}, who takes part now"
+                f"{self._record.folder} has no file of {self._record.name_of(id)}, which takes part now"
             )
         watch = self._watch if self._watch is not None and self._watch.worker == id else None
 
@@ -214,7 +215,15 @@ class _Replay:
         except Diverged as diverged:
             error = diverged
             for line in text.splitlines():
-                self._tell({"event": "line", "who": self._record.name_of(id), "stream": 2, "text": line})
+                self._tell(
+                    {
+                        "event": "line",
+                        "who": self._record.name_of(id),
+                        "stream": 2,
+                        "text": line,
+                        "bar": False,
+                    }
+                )
         self._error = self._error or error
         self._baton.halt()
 
@@ -260,28 +269,28 @@ class _Output:
         self._nothing.close()
 
     def _stream(self, number: int) -> io.TextIOWrapper:
-        def take(text: str) -> None:
-            self._listen({"event": "line", "who": self._name, "stream": number, "text": text})
+        def take(text: str, bar: bool) -> None:
+            self._listen({"event": "line", "who": self._name, "stream": number, "text": text, "bar": bar})
 
-        return io.TextIOWrapper(_Sink(Lines(take)), "utf-8", "replace", line_buffering=True)  # type: ignore[arg-type]
+        return io.TextIOWrapper(_Sink(Rows(take)), "utf-8", "replace", line_buffering=True)  # type: ignore[arg-type]
 
 
 @final
 class _Sink(io.RawIOBase):
     """Cuts what is written into lines."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, rows: Rows) -> None:
         super().__init__()
-        self._lines = lines
+        self._rows = rows
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._lines.feed(bytes(data))
+        self._rows.feed(bytes(data))
         return len(data)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self._lines.end()
+            self._rows.end()

@@ -11,7 +11,8 @@ from typing import Any
 
 from fast.core import Strategy
 from fast.errors import UsageError
-from fast.runtime import Journal
+from fast.runtime import Journal, Logbook
+from fast.trace import Observer
 from fast.transport import MemoryHub, MemoryTransport, Transport
 from fast.view import Groups
 
@@ -29,8 +30,8 @@ class Seat:
     """One line for the user."""
     seed: int | None = None
     """None: nobody asked for one, and with one worker torch's generator is left alone."""
-    strategy: str | None = None
-    """What the command line asks for; overrides what the script says."""
+    strategy: str | Strategy | None = None
+    """What whoever started the run asks for; overrides what the script says."""
     deadline_s: float = 60.0
     groups: Groups = ()
     """In which order sums are made, if somebody says so; else the workers of each host are one group."""
@@ -38,10 +39,17 @@ class Seat:
     """Where nobody of ours runs the script: takes what is to be done when it ends."""
     journal: Journal | None = None
     """What records this participant, or gives it a record's answers."""
+    logbook: Logbook | None = None
+    """Where this participant writes what it measures and what its script logs."""
     sessions: list[Any] = field(default_factory=list)
     """What has been joined here."""
     epochs: dict[int, tuple[Any, int]] = field(default_factory=dict)
     """How often each loader has been gone through, by its identity (the loader is kept with it)."""
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """What watches this participant's training from outside its script."""
+        return () if self.logbook is None else (self.logbook.collect,)
 
 
 _current: ContextVar[Seat | None] = ContextVar("fast_seat", default=None)

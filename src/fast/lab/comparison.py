@@ -14,6 +14,7 @@ from fast.core import Strategy
 from fast.errors import FastError
 from fast.lab.journal import CantWrite, Journal
 from fast.lab.judging import Judge, Question, judge_run, judge_trial
+from fast.lab.known import check_known
 from fast.lab.measures import Run
 from fast.lab.plan import REAL, Plan
 from fast.lab.results import Comparison, Result
@@ -95,6 +96,7 @@ class _Comparing:
     started: str = ""
 
     def run(self) -> Comparison:
+        check_known(self.journal)
         self.started = self._once("started", lambda: {"at": _now()})["at"]
         self._update()
         self.alone_samples_per_s = self._once("alone", self._measure_alone)["samples_per_s"]

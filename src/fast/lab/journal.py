@@ -20,6 +20,19 @@ from fast.lab.results import finite
 from fast.lab.tracing import append_events
 
 METRICS, RUN, TRACE = "metrics.jsonl", "run.json", "trace.json"
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that aren't what they should be: damaged, of another kind, or nested too deeply."""
+DAMAGED = (
+    *UNREADABLE, ArithmeticError, AttributeError, LookupError, TypeError, ValueError
+)  # fmt: skip
+"""What using values raises that are of another kind than those that were written."""
+
+
+class Finished(msgspec.Struct):
+    """A line of metrics.jsonl about something that came to its end."""
+
+    key: str
+    values: dict[str, Any]
 
 
 class CantWrite(FastError):
@@ -58,7 +71,11 @@ class Folder(Journal):
             self._lines = open_alone(path / METRICS)
         self.metrics = str((path / METRICS).absolute())
         if resume:
-            self._take_up()
+            try:
+                self._take_up()
+            except UsageError:
+                self.close()
+                raise
 
     @staticmethod
     def create(path: Path) -> Folder:
@@ -67,8 +84,12 @@ class Folder(Journal):
             raise UsageError(
                 f"{path} is there already. Go on with it by --resume {path}, or choose another --name."
             )
-        with _writing(path):
+        try:
             path.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(
+                f"{path} can't be made: {error.strerror}. Choose a folder that you can write to, with --runs."
+            ) from error
         return Folder(path)
 
     @staticmethod
@@ -112,11 +133,25 @@ class Folder(Journal):
         written = self._lines.read()
         whole = written[: written.rfind(b"\n") + 1]
         self._lines.truncate(len(whole))
-        for line in whole.splitlines():
-            with contextlib.suppress(msgspec.DecodeError):  # torn by a full disk, before others went on
-                entry = msgspec.json.decode(line)
-                if "key" in entry:
-                    self.finished[entry["key"]] = entry["values"]
+        for number, line in enumerate(whole.splitlines(), 1):
+            with contextlib.suppress(*UNREADABLE):  # torn by a full disk, before others went on
+                self._know(msgspec.json.decode(line), number)
+
+    def _know(self, entry: Any, number: int) -> None:
+        if not isinstance(entry, dict) or "key" not in entry:
+            return
+        try:
+            finished = msgspec.convert(entry, Finished)
+        except msgspec.ValidationError as error:
+            raise damaged_line(self.path / METRICS, f"line {number}", error) from error
+        self.finished[finished.key] = finished.values
+
+
+def damaged_line(file: Path | str, where: str, error: Exception) -> UsageError:
+    """The answer to a line that can be read and says what it can't."""
+    return UsageError(
+        f"{file} is damaged, {where}: {error}. Remove that line; what it was about is then measured again."
+    )
 
 
 def open_alone(path: Path) -> IO[bytes]:

@@ -9,6 +9,7 @@ import msgspec
 
 from fast.errors import UsageError
 from fast.lab.budget import TICKS
+from fast.lab.journal import RUN, UNREADABLE
 from fast.membership import parse_groups
 from fast.sim import Cluster, Compute
 from fast.sim.cluster import cluster_of
@@ -116,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def settings_of(path: Path) -> Settings:
     """The settings in a run.json, or in that of a run's folder."""
-    file = path / "run.json" if path.is_dir() else path
+    file = path / RUN if path.is_dir() else path
     try:
         data: Any = msgspec.json.decode(file.read_bytes())
         if not isinstance(data, dict) or "settings" not in data:
@@ -124,7 +125,7 @@ def settings_of(path: Path) -> Settings:
         return msgspec.convert(_as_it_was(data["settings"]), Settings)
     except OSError as error:
         raise UsageError(f"{file} can't be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"{file} is not a run.json of a comparison: {error}. Give the file that `fast compare` wrote."
         ) from error

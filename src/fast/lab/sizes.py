@@ -172,7 +172,7 @@ class Sizing:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Of all workers together, per second of virtual time."""
+        """Of all workers together, per second of virtual time until the last one has finished."""
         return self.tally.steps / self.virtual_s if self.virtual_s else None
 
     @property

@@ -233,6 +233,6 @@ def _end_of_events(file: BinaryIO, size: int) -> int:
     before, _, line = whole.rpartition(b"\n")
     try:
         msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return max(1, len(before.rstrip(b",\n")))
     return size

@@ -12,7 +12,7 @@ from fast.engine import Seat
 from fast.errors import NotFinite
 from fast.loop.large_batch import ScaledRates
 from fast.loop.options import Options
-from fast.loop.session import Session, flat_weights
+from fast.loop.session import Session, flat_weights, parameters_in
 from fast.runtime import seed_gradient
 from fast.runtime.journal import Done
 from fast.runtime.moving import MovingAverage
@@ -60,16 +60,19 @@ def join_alone(
             seed_gradient(seat.seed, seat.id, steps)
         if journal is not None:
             journal.stepped(Done(steps, 1, ALONE, weights))
+        if seat.logbook is not None:
+            seat.logbook.stepped_alone(steps, session.take_samples())
 
     optimizer.register_step_post_hook(after_step)
     if seat.seed is not None:
         seed_gradient(seat.seed, seat.id, 0)
-    if journal is None:
-        return Session(model, optimizer, None, moving=moving, say=seat.say)
-    journal.joined(strategy)
-    return Session(
-        model, optimizer, None, at_end=lambda: journal.ended(steps, weights), moving=moving, say=seat.say
-    )
+    session = Session(model, optimizer, None, moving=moving, say=seat.say)
+    if journal is not None:
+        journal.joined(strategy)
+        session.at_end = lambda: journal.ended(steps, weights)
+    if seat.logbook is not None:
+        seat.logbook.joined(repr(strategy), parameters_in(model), lambda: steps)
+    return session
 
 
 def _check_finite(model: nn.Module) -> None:

@@ -199,8 +199,8 @@ def check_layers(model: nn.Module, strategy: Strategy) -> None:
     """Refuse layers that wait for everybody with a strategy that doesn't."""
     if not strategy.synchronous and any(isinstance(module, SyncBatchNorm) for module in model.modules()):
         raise UsageError(
-            f"fast.SyncBatchNorm waits for all workers in every layer, and {strategy!r} lets them go on alone. Take "
-            "torch's BatchNorm, whose statistics each worker has of its own, or a synchronous strategy such as "
+            f"fast.SyncBatchNorm waits for all workers in every layer, and {strategy!r} lets them go on alone. Use "
+            "torch's BatchNorm, with statistics of each worker's own, or a synchronous strategy such as "
             "allreduce."
         )
 

@@ -37,7 +37,7 @@ def shard(loader: Iterable[Any], *, finish: float = 1.0) -> Iterable[Any]:
     P b, epoch by epoch; worker 0's generator decides. If not, the order follows from the run's seed
     (`fast run --seed`) and the epoch. Any other iterable is cut by batches, of which worker i takes the i-th
     of each P. An order that it draws from torch's generator is the same on all workers; if it is
-    drawn elsewhere, the script must seed it. With one worker it is the loader itself.
+    drawn elsewhere, the script must seed it. With one worker it is all of the loader.
 
     With `finish=0.75` an epoch ends for every worker as soon as all of them together have trained on three
     quarters of it: nobody waits for the slowest, which leaves the rest of its part out. Whose own part is
@@ -45,7 +45,7 @@ def shard(loader: Iterable[Any], *, finish: float = 1.0) -> Iterable[Any]:
     """
     seat, finish = current_seat(), check_finish(finish)
     if seat.workers == 1 and not any(session.runtime for session in seat.sessions):
-        return loader
+        return loader if seat.logbook is None else _OwnBatches(loader, seat)
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
         raise UsageError(
             "the loader has a DistributedSampler, which already divides the data. "

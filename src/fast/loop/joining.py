@@ -22,7 +22,7 @@ from fast.loop.loading import strategy_from
 from fast.loop.options import Options
 from fast.loop.orders import Orders
 from fast.loop.remarks import Remarks
-from fast.loop.session import Session, close_sessions
+from fast.loop.session import Session, close_sessions, parameters_in
 from fast.loop.stopping import stop_when_told
 from fast.runtime import WorkerRuntime
 from fast.runtime.moving import MovingAverage
@@ -86,7 +86,9 @@ def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
     if seat.strategy is not None:
         asked = strategy_from(seat.strategy)
         if asked.call != chosen.call and seat.id == 0:
-            seat.say(f"--strategy {shown(asked)} overrides {shown(chosen)} of the script")
+            typed = isinstance(seat.strategy, str)
+            given = f"--strategy {shown(asked)}" if typed else f"strategy {shown(asked)} of fast.launch"
+            seat.say(f"{given} overrides {shown(chosen)} of the script")
         chosen = asked
     return chosen
 
@@ -124,8 +126,8 @@ def _join_others(
     if servers and strategy.servers_optimize and options.before_apply is not None:
         raise UsageError(
             f"before_apply can't be called with {strategy!r}: its optimizer runs on a server, which never runs "
-            "your code. Change this worker's own gradient before optimizer.step(), or take a strategy "
-            "without servers."
+            "your code. Change this worker's own gradient between backward() and optimizer.step() (without "
+            "bucket_mb), or take a strategy without servers."
         )
     if seat.workers > 1:
         check_layers(model, strategy)
@@ -152,7 +154,7 @@ def _join_others(
         strategy,
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,
         deadline_s=seat.deadline_s,
-        observers=options.observers,
+        observers=(*options.observers, *seat.observers),
         say=seat.say,
         journal=seat.journal,
         moving=None if options.ema is None else MovingAverage(options.ema),
@@ -165,6 +167,8 @@ def _join_others(
     _overlap(session, runtime, replica, options.accumulate, rates)
     with nullcontext() if rates is None else rates.in_force():
         runtime.join()
+    if seat.logbook is not None:
+        seat.logbook.joined(repr(strategy), parameters_in(model), lambda: runtime.me.steps)
     if seat.workers > 1:
         stop_when_told(runtime)
     return session

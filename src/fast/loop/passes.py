@@ -107,8 +107,8 @@ def begin_pass(seat: Seat, data: object, number: int, finish: float, total: Call
     strategy = session.runtime.strategy
     if strategy.synchronous:
         raise UsageError(
-            f"fast.shard(finish={finish:g}) with {strategy!r}: its workers go in lock-step, so at the end of an epoch "
-            "nobody waits. Leave finish out, or take an asynchronous strategy."
+            f"fast.shard(finish={finish:g}) with {strategy!r}: its workers go in lock-step, so none waits at the end "
+            "of an epoch. Leave finish out, or take an asynchronous strategy."
         )
     if id(data) not in session.passes:
         name = f"pass {len(session.passes)}"

@@ -30,7 +30,7 @@ def serve(
         server_replica,
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,
         deadline_s=seat.deadline_s,
-        observers=observers,
+        observers=(*observers, *seat.observers),
         after_turn=after_turn,
         say=seat.say,
         journal=seat.journal,

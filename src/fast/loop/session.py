@@ -76,6 +76,11 @@ def flat_weights(model: nn.Module) -> Tensor:
     return torch.cat([wide(parameter).cpu().reshape(-1) for parameter in model.parameters()])
 
 
+def parameters_in(model: nn.Module) -> int:
+    """Number of values in all its parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 class Place(NamedTuple):
     """Which worker runs here, and among how many."""
 

@@ -46,16 +46,14 @@ class Robust(ABC):
         """One new tensor of them all; so many others were not finite."""
 
     def merge(self, votes: Sequence[Tensor]) -> Tensor:
-        """One new tensor of them all, without those that aren't finite."""
+        """One new tensor of them all, without those that aren't finite. Fewer than it needs are refused."""
+        self.check(len(votes))
         finite = [vote for vote in votes if is_finite(vote)]
         return self.merge_finite(finite, len(votes) - len(finite)) if finite else votes[0].clone()
 
     def __call__(self, own: Tensor, weight: float, arrived: Sequence[Arrived]) -> Tensor:
         votes = votes_of(own, weight, arrived)
-        if not votes:
-            return own
-        self.check(len(votes))
-        return self.merge(votes)
+        return self.merge(votes) if votes else own
 
     def check(self, updates: int) -> None:
         """Refuse fewer updates than it needs."""

@@ -40,15 +40,15 @@ class Company:
     having shown anything this time is left out, by all of them alike.
     """
 
-    def __init__(self, world: RealWorld, name: str, gone: Phase) -> None:
-        self._world, self._name, self._gone = world, name, gone
+    def __init__(self, world: RealWorld, name: str, gone: Phase, *, call: str = "") -> None:
+        self._world, self._name, self._gone, self._call = world, name, gone, call
         self._times = 0
 
     def share(self, mine: Tensor, why: str) -> dict[int, Tensor]:
         """What everybody shows this time, by worker; `why` says what is waited for."""
         self._times += 1
         self._show(mine)
-        there = self._await_others(why)
+        there = self._await_others(f"{self._call} ({why})" if self._call else why)
         place = self._place
         shown = {peer: self._world.transport.peek(peer, place) for peer in there}
         return {peer: tensor.clone() for peer, tensor in sorted(shown.items()) if tensor is not None}

@@ -8,7 +8,7 @@ named once per deadline.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fast.errors import Deadlock, PeerSilent
@@ -18,6 +18,8 @@ from fast.transport.base import Patience
 _SETTLE_NS, _LOOKS = 3_000_000_000, 3
 """Everybody must have waited this long without a change, and have looked so often meanwhile for what it waits for,
 before it is called a deadlock: where a machine stands still (it is out of memory, or asleep), time says nothing."""
+TOGETHER = "fast.snapshot"
+"""What a worker waits for in a call that all workers must make after the same step."""
 _ANNOUNCE_NS = 200_000_000
 _FRESH_NS = 5_000_000_000
 
@@ -94,10 +96,18 @@ class Deadline(Patience):
                 )
 
     def _name(self, peers: tuple[int, ...], why: str, waited: int) -> None:
-        there = ", ".join(f"{peer} (alive, at step {self._transport.status(peer).steps})" for peer in peers)
+        there = ", ".join(f"{peer} ({self._state(peer)})" for peer in peers)
         self._say(
             f"participant {self._transport.id} has waited {waited / 1e9:.0f} s for {why} of {there or 'anybody'}"
         )
+
+    def _state(self, peer: int) -> str:
+        status = self._transport.status(peer)
+        silent_ns = time.monotonic_ns() - status.alive_ns
+        life = (
+            "alive" if silent_ns < _FRESH_NS or not status.alive_ns else f"silent for {silent_ns / 1e9:.0f} s"
+        )
+        return f"{life}, {'not joined yet' if status.phase < Phase.JOINED else f'at step {status.steps}'}"
 
     def _check_deadlock(self, now: int) -> None:
         """All live ones wait, and go on waiting for the same thing."""
@@ -113,9 +123,20 @@ class Deadline(Patience):
         elif now - frozen.since_ns > _SETTLE_NS and all(
             s.looks >= frozen.looks[peer] + _LOOKS for peer, s in live.items()
         ):
-            waiting = "; ".join(f"{peer} waits for {s.waits}" for peer, s in sorted(live.items()))
-            raise Deadlock(
-                f"every live participant waits, so nobody can go on: {waiting}. "
-                "Check that each awaited letter or mean() is really sent or joined by its peers.",
-                peers=tuple(live),
-            )
+            raise Deadlock(_why({peer: s.waits for peer, s in sorted(live.items())}), peers=tuple(live))
+
+
+def _why(waits: Mapping[int, str]) -> str:
+    """What each of them waits for, and what to do about it."""
+    elsewhere = [peer for peer, what in waits.items() if not what.startswith(TOGETHER)]
+    waiting = "; ".join(f"{peer} waits for {what}" for peer, what in waits.items())
+    if 0 < len(elsewhere) < len(waits):
+        others = f"worker{'s' * (len(elsewhere) > 1)} {', '.join(map(str, elsewhere))}"
+        return (
+            f"{TOGETHER} must be called by all workers at the same step with this strategy; {others} did not. "
+            "Call it outside of any `if fast.is_main()`, and write its result to a file inside."
+        )
+    return (
+        f"every live participant waits, so nobody can go on: {waiting}. "
+        "Check that each awaited letter or mean() is really sent or joined by its peers."
+    )

@@ -29,6 +29,9 @@ from fast.view import Groups
 
 SCHEMA = 1
 FRAME_LIMIT_BYTES = 1 << 28
+CANT_RECORD = "the record can't be written"
+_MOST_THREADS = 1 << 16
+"""Of a worker; torch would refuse much larger numbers in the middle of a replay."""
 _HEADER = "run.json"
 _PREFIX = struct.Struct("<II")
 
@@ -132,7 +135,7 @@ class FrameFile:
         try:
             yield
         except OSError as error:
-            raise FastError(f"the record can't be written to {self._path}: {error.strerror}") from error
+            raise FastError(f"{CANT_RECORD} to {self._path}: {error.strerror}") from error
 
 
 # Reading
@@ -143,10 +146,10 @@ def load_record(folder: Path) -> Recorded:
     header = _load_header(folder)
     ids = sorted(int(path.stem) for path in folder.glob("*.frames") if path.stem.isdecimal())
     parts = {id: load_part(_file(folder, id), id) for id in ids}
-    missing = [worker for worker in range(header.workers) if worker not in parts]
-    if missing:
+    missing = next((worker for worker in range(header.workers) if worker not in parts), None)
+    if missing is not None:
         raise UsageError(
-            f"{folder} has no file of worker {missing[0]}: the run was ended before it began, or the file was "
+            f"{folder} has no file of worker {missing}: the run was ended before it began, or the file was "
             "removed. There is nothing to replay."
         )
     return Recorded(folder, header, parts)
@@ -155,7 +158,7 @@ def load_record(folder: Path) -> Recorded:
 def _load_header(folder: Path) -> Header:
     try:
         data = msgspec.json.decode((folder / _HEADER).read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{folder} is not a record: {_HEADER} in it can't be read ({_why(error)})"
         ) from error
@@ -168,7 +171,7 @@ def _load_header(folder: Path) -> Header:
         header = msgspec.convert(data, Header)
     except msgspec.ValidationError as error:
         raise UsageError(f"{folder / _HEADER} is damaged: {error}") from error
-    if header.workers < 1 or header.threads < 1:
+    if header.workers < 1 or not 1 <= header.threads <= _MOST_THREADS:
         raise UsageError(f"{folder / _HEADER} is damaged: {header.workers} workers, {header.threads} threads")
     return header
 

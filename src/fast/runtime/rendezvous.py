@@ -62,12 +62,15 @@ def meet_as_server(world: RealWorld) -> tuple[Hello, Layout, Tensor]:
 def hello_of(transport: Transport, peer: int) -> Hello:
     data = transport.peek(peer, _HELLO)
     if data is None:
-        raise PeerLost(
-            f"worker {peer} ended without calling fast.join, and the others wait for it there. "
-            "Every worker runs the whole script: don't leave it before fast.join.",
-            peers=(peer,),
-        )
+        raise PeerLost(ended_before_join(f"worker {peer}"), peers=(peer,))
     return msgspec.msgpack.decode(data.numpy().tobytes(), type=Hello)
+
+
+def ended_before_join(name: str) -> str:
+    return (
+        f"{name} ended without calling fast.join, and the others wait for it there. "
+        "Every worker runs the whole script: don't leave it before fast.join."
+    )
 
 
 def read(transport: Transport, peer: int, name: str) -> Tensor:

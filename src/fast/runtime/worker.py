@@ -28,6 +28,7 @@ from fast.runtime.gathering import (
 )
 from fast.runtime.journal import Done, Journal
 from fast.runtime.moving import MovingAverage, wide
+from fast.runtime.patience import TOGETHER
 from fast.runtime.rendezvous import Hello, await_phase, meet, pack
 from fast.runtime.world import Backward, RealWorld
 from fast.trace import Observer
@@ -93,7 +94,7 @@ class WorkerRuntime:
         self._turn: Coroutine[Any, Any, None] | None = None
         """This step's turn, if it has begun while backward was still running."""
         self._say, self._told_to_stop = say, False
-        self._pauses = Company(self.world, "now", Phase.DONE)
+        self._pauses = Company(self.world, "now", Phase.DONE, call=TOGETHER)
         self._after_all = Company(self.world, "end", Phase.LEFT)
 
     @property

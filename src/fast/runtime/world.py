@@ -26,7 +26,7 @@ from fast.runtime.answers import Counts
 from fast.runtime.journal import Journal, check_round
 from fast.runtime.outbox import FOLDING_LIMIT, Outbox
 from fast.runtime.patience import Deadline
-from fast.trace import Choosy, Dropped, Listeners, Observer, Record, Waited
+from fast.trace import Dropped, Listeners, Observer, Record, Waited
 from fast.transport import Phase, Transport
 from fast.transport.base import Patience, UnderWay
 from fast.view import View
@@ -467,11 +467,8 @@ class RealWorld(World):
 
     def observe(self, observers: Iterable[Observer]) -> None:
         """From now on report to these, and to nobody else."""
-        self._listeners = listeners = Listeners(observers)
-        self.observed = bool(listeners.observers)
-        # One observer is called without a detour: records are made in the middle of a step.
-        direct = len(listeners.observers) == 1 and not isinstance(listeners.observers[0], Choosy)
-        self.emit = listeners.observers[0] if direct else self._emit  # type: ignore[assignment, method-assign]
+        self._listeners = Listeners(observers)
+        self.observed = bool(self._listeners.observers)
 
     def _report_wait(self, on: tuple[int, ...], why: str, began_ns: int, ended_ns: int) -> None:
         self._waited_ns += ended_ns - began_ns
@@ -479,9 +476,6 @@ class RealWorld(World):
             self.emit(Waited(self.id, ended_ns, on, why, ended_ns - began_ns))
 
     def emit(self, record: Record) -> None:
-        """Replaced by what `observe` finds best."""
-
-    def _emit(self, record: Record) -> None:
         for take in self._listeners[type(record)]:
             take(record)
 

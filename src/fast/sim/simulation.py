@@ -348,7 +348,7 @@ def _check(strategy: Strategy, workers: int, servers: int, absent: Collection[in
         )
     if absent and not strategy.admits:
         raise UsageError(
-            f"{strategy!r} can't take in workers while others train, so nobody may be absent at first"
+            f"{strategy!r} can't take in workers while others train, so no worker may be absent at first"
         )
     strategy.check(workers)
     needed = strategy.servers(workers)

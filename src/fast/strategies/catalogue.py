@@ -103,5 +103,5 @@ def find(name: str) -> Preset:
     if name not in known:
         near = get_close_matches(name, known, n=2, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
-        raise UsageError(f"there is no strategy {name!r}. {hint} `fast strategies` lists them.")
+        raise UsageError(f"there is no strategy {name!r}. {hint} `fast strategies --all` lists them.")
     return known[name]

@@ -40,6 +40,9 @@ Load = Callable[[str, str], object]
 """Opens a Python file and gives back what has this name in it: load(path, name)."""
 
 _LITERALS = ("inf", "True", "False", "None")
+MOST_CHARACTERS, MOST_NESTED, _SHOWN = 100_000, 30, 100
+"""Limits for a text and its nesting. An error shows up to `_SHOWN` characters on each side of a mistake."""
+_TOO_DEEP = f"it is nested more than {MOST_NESTED} levels deep"
 
 
 def parse_strategy(text: str, load: Load | None = None) -> Strategy:
@@ -87,13 +90,19 @@ class _Reader:
             raise UsageError(
                 "the text names no strategy. Write one or several, such as allreduce,local_sgd(tau=4)"
             )
+        if len(self.text) > MOST_CHARACTERS:
+            raise UsageError(
+                f"the text of the strategy has {len(self.text):,} characters, and {MOST_CHARACTERS:,} is the most. "
+                "Give a shorter list, or write a function in a file that returns the strategy: file.py:Name"
+            )
         try:
-            return parsed(self.covered).body
+            return _shallow(parsed(self.covered).body)
         except SyntaxError as error:
             place = min(max((error.offset or 1) - 1, 0), len(self.text))
             raise UsageError(self._pointing(place, error.msg)) from error
         except (ValueError, RecursionError, MemoryError) as error:
-            raise UsageError(f"the strategy can't be read: {error or 'it is nested too deeply'}") from error
+            why = str(error) if isinstance(error, ValueError) else _TOO_DEEP
+            raise UsageError(f"the strategy can't be read: {why}") from error
 
     # What stands where
 
@@ -104,6 +113,7 @@ class _Reader:
             self.refuse(expr, "a strategy is a name or a call, such as torus or local_sgd(tau=4)")
         file = self.files.get(self._start(called))
         if file is None:
+            self._check_length(called)
             preset = find(called.id)
             return preset(**bind(preset.name, preset, args, kwargs))
         target = self._loaded(*file)
@@ -146,6 +156,7 @@ class _Reader:
             self.refuse(expr, "only parts (a topology, a codec, a correction) are called here, by name")
         if self._start(called) in self.files:
             self._refuse_file(called)
+        self._check_length(called)
         name = called.id
         if name in RULES:
             self.refuse(expr, f"{name} is a rule and takes no arguments; write just {name}")
@@ -187,6 +198,10 @@ class _Reader:
                 return called, [self.value(each) for each in positional], kwargs
         return None, [], {}
 
+    def _check_length(self, called: ast.Name) -> None:
+        if len(called.id) > _SHOWN:
+            self.refuse(called, "no name is that long")
+
     def _opened(self, path: str, name: str) -> object:
         if self.load is None:
             raise UsageError(
@@ -213,11 +228,16 @@ class _Reader:
         return self._place(expr.col_offset)
 
     def _shown(self, expr: ast.expr) -> str:
-        return self.text[self._start(expr) : self._place(expr.end_col_offset or 0)]
+        text = self.text[self._start(expr) : self._place(expr.end_col_offset or 0)]
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
     def _pointing(self, place: int, why: str) -> str:
         hint = " A strategy from a file is written file.py:Name." if ".py" in self.covered else ""
-        return f"the strategy can't be read: {why}.{hint}\n    {self.text}\n    {' ' * place}^"
+        before, after = self.text[:place], self.text[place:]
+        if len(before) > _SHOWN:
+            before = f"...{before[-_SHOWN:]}"
+        after = after if len(after) <= _SHOWN else f"{after[:_SHOWN]}..."
+        return f"the strategy can't be read: {why}.{hint}\n    {before}{after}\n    {' ' * len(before)}^"
 
     def refuse(self, expr: ast.expr, why: str) -> NoReturn:
         raise UsageError(self._pointing(self._start(expr), f"found {self._shown(expr)}; {why}"))
@@ -228,6 +248,16 @@ class _Reader:
             "only a strategy or a merge rule is read from a file, and a rule isn't called here. Write a function "
             "there that returns the strategy with this argument, and name that function",
         )
+
+
+def _shallow(tree: ast.expr) -> ast.expr:
+    """The same tree, unless it is deep: those who walk it call themselves."""
+    level: list[ast.AST] = [tree]
+    for _ in range(2 * MOST_NESTED):  # a call's named argument is a level of its own
+        if not level:
+            return tree
+        level = [child for each in level for child in ast.iter_child_nodes(each)]
+    raise RecursionError
 
 
 def _chain(*parts: Any) -> object:

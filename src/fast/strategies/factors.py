@@ -31,7 +31,7 @@ class FactorBroadcast(Strategy):
 
     def state(self, me: Me) -> tuple[Place, ...]:
         """Where factors can pay: the same on all workers, as it follows from the model and their number."""
-        return places(me.replica.layout, len(me.workers))
+        return places(me.layout, len(me.workers))
 
     async def step(self, me: Me) -> None:
         if not me.state or not me.peers:
@@ -52,7 +52,7 @@ class FactorBroadcast(Strategy):
         layers = _agreed([offers[worker] for worker in sorted(offers)])
         if not layers:
             return await self._mean(me, me.gradient)
-        merged, layout = me.scratch("merged"), me.replica.layout
+        merged, layout = me.scratch("merged"), me.layout
         rest = remaining(layout, [layer[0].place for layer in layers])
         if rest:
             mean = await self._mean(me, _cut(me, rest))

@@ -15,7 +15,8 @@ from fast.parts import Rule
 from fast.parts.merge import Arrived
 
 QUOTED_OR_FILE = re.compile(
-    r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | (?P<path>[^\s,()\[\]'"=]+\.py):(?P<name>[^\W\d]\w*)""",
+    r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" |
+    (?<![^\s,()\[\]'"=])(?P<path>[^\s,()\[\]'"=]+\.py):(?P<name>[^\W\d]\w*)""",
     re.VERBOSE,
 )
 _COVERED = re.compile(r"\b_file_([0-9a-f]+)\b")

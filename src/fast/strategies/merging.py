@@ -25,7 +25,7 @@ def merged(me: Me, rule: Rule, letters: Sequence[Letter]) -> Tensor | None:
 def voted(me: Me, rule: Rule, votes: Sequence[Arrived], *, of: Sequence[Letter]) -> Tensor | None:
     """The same for updates that were made of these letters."""
     first, *rest = votes
-    if _alone(me):
+    if me.alone:
         return first.tensor
     if rule is mean:
         return canonical_mean([each.tensor for each in votes], [each.weight for each in votes])
@@ -47,7 +47,7 @@ def merged_with_own(me: Me, rule: Rule, arrived: Sequence[Letter], *, own: tuple
     """What a rule makes of this worker's own update, with its weight, and of those that arrived. Where they are fewer
     than the rule needs, the worker trusts nobody but itself, and what arrived is reported as dropped."""
     update, weight = own
-    if _alone(me):
+    if me.alone:
         return update
     if enough(rule, weight, arrived):
         return rule(update, weight, arrived)
@@ -59,7 +59,3 @@ def discard(me: Me, rule: Rule, letters: Sequence[Letter]) -> None:
     """Throw away what is too little for the rule."""
     for letter in letters:
         me.discard(letter, f"too few updates for {rule!r}")
-
-
-def _alone(me: Me) -> bool:
-    return len(me.world.start_view.workers) == 1

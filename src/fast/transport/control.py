@@ -1,9 +1,10 @@
 """A participant's control block: the first pages of its arena, laid out in words.
 
-Each word has one writer, its owner, except the bell, into which any peer writes a value that
-nobody writes twice. Readers see a word as it is; where several words belong together, the one
-that announces them is written last (x86 keeps that order; elsewhere `fence` asks for it). A peer
-may have written anything there: nothing that is read here can raise, or lead out of the block.
+Each word has one writer, its owner, except two: into the bell any peer writes a value that nobody
+writes twice, and the sign of life comes from the host until a participant has joined. Readers see a
+word as it is; where several words belong together, the one that announces them is written last (x86
+keeps that order; elsewhere `fence` asks for it). A peer may have written anything there: nothing that
+is read here can raise, or lead out of the block.
 
     per participant   bell, phase, steps, samples, sign of life, what it waits for, how often it has looked for it
     per peer          how many letters were posted to it, and the descriptors of the last RING

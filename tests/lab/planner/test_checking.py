@@ -172,7 +172,13 @@ def row(call: str, at_s: float | None, error: str | None = None) -> Trained:
 def test_right_is_within_half_as_long_again() -> None:
     right = Checked("here", (row("allreduce", 3.0), row("local_sgd(tau=4)", 2.0)))
     assert (right.ratio, right.right) == (1.5, True)
-    assert "right" in right.verdict and "1.50" in right.verdict
+    assert (
+        "was close" in right.verdict
+        and "1.50 times as long" in right.verdict
+        and "margin of 1.5" in right.verdict
+    )
+    best = Checked("here", (row("allreduce", 2.0), row("local_sgd(tau=4)", 3.0)))
+    assert best.verdict == "The advice was right: its first choice was the best of these."
     wrong = Checked("here", (row("allreduce", 3.1), row("local_sgd(tau=4)", 2.0)))
     assert wrong.right is False and "local_sgd(tau=4) was the best" in wrong.verdict
     never = Checked("here", (row("allreduce", None), row("local_sgd(tau=4)", 2.0)))

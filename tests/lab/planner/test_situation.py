@@ -334,7 +334,7 @@ def test_a_task_is_measured() -> None:
         ("{models}:Wide", None, "can't be built without arguments"),
         ("{models}:number", None, "makes int"),
         ("{models}:frozen", None, "no parameters to train"),
-        ("{models}:lazy", None, "whose size nobody knows"),
+        ("{models}:lazy", None, "whose size isn't known"),
         (None, 1e19, "more than torch can count"),
         ("nowhere.py:Net", None, "no file nowhere.py"),
     ],

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from browsing import CHROMIUM, DRIVER
 from made import SHAPES, run_json
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
 
 from fast.lab.report import write_report
 
@@ -32,3 +35,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return path
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for each in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(each)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()

@@ -61,6 +61,15 @@ def plain_top(values: Tensor, k: int) -> list[int]:
 # Which values
 
 
+def test_random_values_are_scaled_by_how_many_there_are_over_how_many_are_sent() -> None:
+    """A quarter of 10 values is 3 whole ones: times 10/3, not times 4, else the mean over draws isn't the tensor."""
+    for codec in (RandomK(0.25), RandomK(0.25, shared=False)):
+        sent = decoded(codec, torch.ones(10, dtype=torch.float64))
+        assert int((sent != 0).sum()) == 3
+        assert sent[sent != 0].tolist() == [10 / 3] * 3
+    assert decoded(RandomK(0.25, scaled=False), torch.ones(10)).sum() == 3
+
+
 numbers = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf, 1e-40]), st.floats(-3, 3, width=16)
 )

@@ -125,7 +125,7 @@ def measure(
             return measure(task, workers=workers, effort=effort, engine=own, tell=tell)
     effort, problem, few = effort or Effort(), load_task(task), max(2, cores())
     if any(count < 2 for count in workers):
-        raise UsageError(f"{min(workers)} workers have nobody to talk to; calibrate with 2 or more")
+        raise UsageError(f"{min(workers)} workers can't exchange anything; calibrate with 2 or more")
     own_bytes = sum(value.numel() * value.element_size() for value in live_state(problem.model()).values())
     sizes = sorted({*SIZES, own_bytes})
     rounds, found = effort.rounds(_step_s(problem)), {}

@@ -126,7 +126,7 @@ def _manifest(dataset: DataSet, cache: Path) -> Stored:
         ) from error
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_broken(dataset, f"{path} can't be read ({error})")
     if list(stored.parts) != [part.name for part in dataset.parts]:
         _refuse_broken(dataset, f"{path} names other files than the set has")

@@ -119,10 +119,16 @@ class Checked:
     def verdict(self) -> str:
         if self.right is None or self.best is None:
             return "Nobody reached the target, so this says nothing."
+        best = short_call(self.best.call)
+        if self.ratio == 1.0:
+            return "The advice was right: its first choice was the best of these."
         if self.right:
-            return f"The advice was right: its first choice took {self.ratio:.2f} times as long as the best of these."
+            return (
+                f"The advice was close: {best} was the best of these, and the first choice took {self.ratio:.2f} times "
+                f"as long, which is within the margin of {TOLERANCE:g}."
+            )
         took = "didn't get there" if self.ratio is None else f"took {self.ratio:.2f} times as long"
-        return f"The advice was wrong: {short_call(self.best.call)} was the best of these, and the first choice {took}."
+        return f"The advice was wrong: {best} was the best of these, and the first choice {took}."
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -39,7 +39,7 @@ def sizes_of_module(name: str, module: nn.Module) -> Sizes:
         raise UsageError(f"{name} has no parameters to train, so there is nothing to exchange")
     if any(is_lazy(p) for _, p in trained):
         raise UsageError(
-            f"{name} has parameters whose size nobody knows before it has seen data. Say --parameters, or give a "
+            f"{name} has parameters whose size isn't known before it has seen data. Say --parameters, or give a "
             "function that returns the model after a first batch."
         )
     return Sizes(name, Layout.of([(each, p.shape) for each, p in trained], widest([p for _, p in trained])))

@@ -50,7 +50,8 @@ class Needs:
             )
         if self.reproducible and self.unreliable:
             raise UsageError(
-                "reproducible training on unreliable machines is a contradiction: who is there at which step differs "
+                "reproducible training on unreliable machines is a contradiction: which workers are there "
+                "at a step differs "
                 "from run to run, and so do the weights. Drop one of the two; a run on unreliable machines can be "
                 "recorded and replayed."
             )

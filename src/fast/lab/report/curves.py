@@ -49,6 +49,9 @@ AXES = (
 )
 
 
+STEPS = Axis("step", "step", COUNT, "steps of a worker")
+
+
 @dataclass(frozen=True)
 class Lines:
     """What a figure of lines shows: the bands by strategy, and how its x axis is."""
@@ -110,6 +113,15 @@ def distance_chart(lines: Lines) -> Chart:
     _x_axis(plot, lines, lines.furthest)
     _powers(plot, floor, name)
     plot.set_ylabel("distance of the replicas")
+    return _finished(figure, plot, lines, handles)
+
+
+def value_chart(lines: Lines, title: str) -> Chart:
+    """Any value against x, as far as it goes."""
+    figure, plot = canvas(SIZE_IN[0], 3.0)
+    handles = _draw(plot, lines)
+    _x_axis(plot, lines, lines.furthest)
+    plot.set_ylabel(title)
     return _finished(figure, plot, lines, handles)
 
 

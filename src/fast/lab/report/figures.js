@@ -53,13 +53,18 @@
     const part = (x - places[next - 1]) / (places[next] - places[next - 1]);
     return series[name][next - 1] * (1 - part) + series[name][next] * part;
   };
-  const written = (value, log) => (log ? Number(value.toPrecision(3)).toString() : value.toFixed(3));
+  const written = (value, log) => {
+    const size = Math.abs(value);
+    if (log) return Number(value.toPrecision(3)).toString();
+    return size === 0 || (size >= 0.01 && size < 1000) ? value.toFixed(3) : Number(value.toPrecision(4)).toString();
+  };
   const svgElement = (name, attributes) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     return element;
   };
-  const swatchOf = (key) => document.querySelector(`[data-toggles="${key}"] .swatch`).cloneNode(true);
+  // Only a legend has swatches: a page whose charts have one line each goes without.
+  const swatchOf = (key) => document.querySelector(`[data-toggles="${key}"] .swatch`)?.cloneNode(true);
 
   class Reader {
     constructor(figure, chart) {
@@ -129,9 +134,8 @@
     dot(left, row) {
       const top = this.place(row.mean, this.chart.y, this.chart.logY, this.chart.box[3], this.chart.box[1]);
       if (top < this.chart.box[1] || top > this.chart.box[3]) return;
-      const colour = swatchOf(row.key).querySelector("path:last-child").style.fill;
       const dot = svgElement("circle", { class: "dot", cx: left, cy: top, r: 2.6 });
-      dot.style.fill = colour;
+      dot.style.fill = swatchOf(row.key)?.querySelector("path:last-child").style.fill ?? "var(--ink)";
       this.svg.append(dot);
     }
 
@@ -167,7 +171,7 @@
       label.textContent = labels[key];
       const name = document.createElement("span");
       name.className = "name";
-      name.append(swatchOf(key), label);
+      name.append(swatchOf(key) ?? "", label);
       row.insertCell().append(name);
       row.insertCell().textContent = written(mean, log);
       row.insertCell().textContent = low === null ? "" : `${written(low, log)} – ${written(high, log)}`;

@@ -29,7 +29,10 @@ def render_page(reading: Reading, pictures: Pictures) -> str:
 def _context(reading: Reading, pictures: Pictures) -> dict[str, Any]:
     data = reading.data
     return {
-        "values": _values(reading, pictures),
+        "values": chart_values(
+            {entry.key: entry.label for entry in reading.entries},
+            [*pictures.scores, *([pictures.distance] if pictures.distance else [])],
+        ),
         "reading": reading,
         "data": data,
         "title": title_of(reading),
@@ -77,12 +80,11 @@ def _shares(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
     return [(kind, part, SHARE.write(part)) for kind, part in shares_of_workers(runs).items() if part > 0]
 
 
-def _values(reading: Reading, pictures: Pictures) -> dict[str, Any]:
-    """What the page's script needs to show values."""
-    lines = [*pictures.scores, *([pictures.distance] if pictures.distance else [])]
+def chart_values(labels: Mapping[str, str], charts: Sequence[Picture]) -> dict[str, Any]:
+    """What the page's script needs to show values of these charts; `labels` are those of their lines, by key."""
     return {
-        "labels": {entry.key: entry.label for entry in reading.entries},
-        "charts": {picture.name: {**(picture.values or {}), **_unit(picture)} for picture in lines},
+        "labels": labels,
+        "charts": {picture.name: {**(picture.values or {}), **_unit(picture)} for picture in charts},
     }
 
 
@@ -93,8 +95,12 @@ def _unit(picture: Picture) -> dict[str, Any]:
 
 
 def settings_of(reading: Reading) -> list[tuple[str, str]]:
+    return flat_settings(reading.settings)
+
+
+def flat_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every setting, nested ones with their path."""
-    return [(name, _written(value)) for name, value in _flat(reading.settings) if value is not None]
+    return [(name, _written(value)) for name, value in _flat(settings) if value is not None]
 
 
 def machine_of(reading: Reading) -> list[tuple[str, str]]:

@@ -18,7 +18,16 @@ from fast.lab.report.activity import (
     timeline_of,
 )
 from fast.lab.report.canvas import Drawn
-from fast.lab.report.curves import AXES, Axis, Chart, Lines, distance_chart, score_chart
+from fast.lab.report.curves import (
+    AXES,
+    STEPS,
+    Axis,
+    Chart,
+    Lines,
+    distance_chart,
+    score_chart,
+    value_chart,
+)
 from fast.lab.report.graph import graph_figure
 from fast.lab.report.multiples import (
     Extent,
@@ -76,7 +85,7 @@ def draw_pictures(reading: Reading) -> Pictures:
     return Pictures(
         scores=_scores(reading),
         replicas=_replicas(reading.trained),
-        staleness=_staleness(reading.trained),
+        staleness=staleness_pictures(reading.trained),
         distance=_distance(reading.trained),
         shares=_shares(reading.trained),
         timelines=_timelines(reading.trained),
@@ -153,6 +162,15 @@ def _absent(lines: Lines) -> str:
     return f"Not on this logarithmic axis, because nothing was sent: {', '.join(silent)}." if silent else ""
 
 
+def line_picture(name: str, entry: Entry, axis: str, value: str) -> Picture | None:
+    """One value of a run, against "step" or "time"; None if there is nothing to draw."""
+    lines = Lines.of([entry], STEPS if axis == "step" else AXES[0], value)
+    if not lines.bands:
+        return None
+    chart = value_chart(lines, entry.label)
+    return replace(_chart(name, f"{entry.label} against {lines.axis.title}", lines, chart), entry=entry)
+
+
 # One per strategy
 
 
@@ -178,7 +196,7 @@ def _one_replicas(shown: Replicas, extent: Extent) -> Picture:
     return _picture("replicas", shown.entry, replicas_figure(shown, extent), alt=ends, note=ends)
 
 
-def _staleness(entries: Sequence[Entry]) -> list[Picture]:
+def staleness_pictures(entries: Sequence[Entry]) -> list[Picture]:
     counts = {entry: histogram(entry.runs) for entry in entries}
     counts = {entry: count for entry, count in counts.items() if sum(count.values())}
     if not counts:
@@ -195,10 +213,10 @@ def _one_staleness(entry: Entry, counts: Mapping[int, int], ranges: Sequence[tup
 
 
 def _shares(entries: Sequence[Entry]) -> list[Picture]:
-    return [_one_shares(entry) for entry in entries if shares_by_participant(entry.runs)]
+    return [one_shares(entry) for entry in entries if shares_by_participant(entry.runs)]
 
 
-def _one_shares(entry: Entry) -> Picture:
+def one_shares(entry: Entry) -> Picture:
     drawn, participants = shares_figure(entry), len(shares_by_participant(entry.runs))
     alt = "; ".join(drawn.tips.values()) if participants <= TOLD else f"shares of {participants} participants"
     return _picture("time", entry, drawn, alt=alt, note=_choice(participants))

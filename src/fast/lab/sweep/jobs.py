@@ -54,7 +54,7 @@ class Jobs(ABC):
 
 def check_jobs(jobs: int | None) -> int:
     if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs {jobs}: so many trials run side by side, at least 1")
+        raise UsageError(f"--jobs {jobs}: the number of trials that run in parallel is at least 1")
     return cores() if jobs is None else jobs
 
 

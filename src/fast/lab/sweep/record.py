@@ -15,7 +15,7 @@ from typing import IO, Any, final
 import msgspec
 
 from fast.errors import FastError, UsageError
-from fast.lab.journal import open_alone
+from fast.lab.journal import UNREADABLE, open_alone
 from fast.lab.report.writing import write_whole
 from fast.lab.sweep.points import Point
 from fast.lab.sweep.wanted import Wanted
@@ -63,7 +63,7 @@ class Record:
         first, *rest = whole.splitlines() or [b""]
         try:
             wanted = msgspec.json.decode(first, type=Wanted)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             lines.close()
             raise UsageError(
                 f"{path / TRIALS} doesn't begin like a sweep: {error}. Start the sweep anew."
@@ -102,7 +102,7 @@ def _known(lines: list[bytes]) -> Iterator[tuple[Setting, Point]]:
     """What failed is tried again: the disk may have been full then. A line that a full disk has torn, before
     others went on, is passed over."""
     for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(*UNREADABLE):
             point = msgspec.json.decode(line, type=Point)
             if point.error is None:
                 yield point.setting, point

@@ -107,8 +107,9 @@ class Topology(ABC):
         total = sum(shares.values()) + 1.0 / (1 + len(self.told(index, size, round_)))
         if abs(total - 1.0) > 1e-9:
             raise UsageError(
-                f"{self.describe(size)}: the weights of place {index} add up to {total:.3f} instead of 1, since not "
-                "everybody hears as many as it tells, so plain mixing would not keep the mean. Use a strategy with "
+                f"{self.describe(size)}: the weights of place {index} add up to {total:.3f} instead of 1, since some "
+                "workers hear more or fewer others than they tell, so plain mixing would not keep the "
+                "mean. Use a strategy with "
                 "push-sum (its shares are topology.audience), or channels that go both ways."
             )
         return shares

@@ -97,8 +97,12 @@ def read_cluster(text: str, name: str = "the cluster file") -> Cluster:
     """The cluster that this text describes; `name` is what errors call it."""
     try:
         return _cluster(tomllib.loads(text))
-    except (UsageError, tomllib.TOMLDecodeError) as error:
+    except (UsageError, ValueError) as error:  # what TOML can't be, and numbers too long to be read
         raise UsageError(f"{name}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(
+            f"{name} is nested too deeply; a cluster file has tables in tables at most"
+        ) from error
 
 
 def to_toml(cluster: Cluster) -> str:

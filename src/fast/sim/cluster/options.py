@@ -48,7 +48,8 @@ def check_speeds(text: str, workers: int) -> None:
     if last >= workers:
         there = "only worker 0" if workers == 1 else f"only {workers} workers, 0 to {workers - 1}"
         raise UsageError(
-            f"speeds {text}: there is no worker {last}, {there}. Leave out who isn't there, or ask for more workers: "
+            f"speeds {text}: there is no worker {last}, {there}. Leave out workers that aren't there, "
+            "or ask for more workers: "
             f"--workers {last + 1}"
         )
 

@@ -89,7 +89,7 @@ def _check_servers(clause: Clause) -> None:
     match clause:
         case Moves(who=who) | Lies(who=who) if who.servers:
             raise UsageError(
-                f"`{clause}`: a server owns the weights, and nobody could train without it or against it. "
+                f"`{clause}`: a server owns the weights, and no worker could train without it or against it. "
                 f"Let it freeze, `server {who.servers[0]} freezes at 2s for 1s`, or let workers do it."
             )
 
@@ -135,7 +135,7 @@ def _check_letters(clauses: Sequence[Clause], strategy: Strategy) -> None:
             case Mishaps() if datagrams is None:
                 _check_in_a_stream(clause)
             case Resends() if datagrams is not None:
-                raise UsageError(f"`{clause}`: nobody sends datagrams again. Leave out one of the two.")
+                raise UsageError(f"`{clause}`: datagrams are never sent again. Leave out one of the two.")
 
 
 def _check_in_a_stream(clause: Mishaps) -> None:
@@ -166,12 +166,12 @@ def _check_story(worker: int, deeds: Sequence[Moves], notice_ns: int) -> None:
     for number, clause in enumerate(deeds):
         if clause.deed is Deed.JOIN and number > 0:
             raise UsageError(
-                f"`{clause}`: who joins wasn't there before, and worker {worker} was: `{deeds[0]}`. "
+                f"`{clause}`: a worker that joins wasn't there before, and worker {worker} was: `{deeds[0]}`. "
                 f"Write `worker {worker} returns at ...`."
             )
         if clause.deed is Deed.RETURN and gone is None:
             raise UsageError(
-                f"`{clause}`: worker {worker} is still there. Only who has stopped or died can return; "
+                f"`{clause}`: worker {worker} is still there. Only a worker that has stopped or died can return; "
                 f"write before it `worker {worker} dies at ...`."
             )
         if clause.deed in LEAVES and gone is not None:

@@ -135,7 +135,7 @@ class Cut:
     def __post_init__(self) -> None:
         _check_by_time(self.span)
         if self.one.overlaps(self.other):
-            raise UsageError(f"{self}: somebody is on both sides, and nobody can be cut from itself")
+            raise UsageError(f"{self}: a participant is on both sides, and none can be cut off from itself")
 
     def __str__(self) -> str:
         plain = not self.one.servers and not self.other.servers

@@ -20,7 +20,7 @@ class Group:
         object.__setattr__(self, "workers", tuple(sorted(set(self.workers))))
         object.__setattr__(self, "servers", tuple(sorted(set(self.servers))))
         if not self.workers and not self.servers:
-            raise UsageError("a group of nobody; name at least one worker or server")
+            raise UsageError("the group is empty; name at least one worker or server")
         if min((*self.workers, *self.servers)) < 0:
             raise UsageError(f"{self} has a negative number; workers and servers are counted from 0")
 

@@ -42,6 +42,7 @@ _SPAN = (
     rf"|(?: from (?P<start>step \d+|{_TIME}))?(?: for (?P<length>\d+ steps?|{_TIME}))?)"
 )
 _ROUTE = rf"(?: from (?P<senders>{_NAMED}|{_IDS}))?(?: to (?P<receivers>{_NAMED}|{_IDS}))?"
+MOST_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,11 @@ def read_clause(sentence: str) -> Clause:
     >>> read_clause("worker 3 dies at 2s")
     Moves(who=Group(workers=(3,), servers=()), deed=<Deed.DIE: ('dies', 'die')>, when=Time(ns=2000000000))
     """
+    if len(sentence) > MOST_CHARACTERS:
+        raise UsageError(
+            f"{sentence.strip()[:60]!r}... has {len(sentence):,} characters, and a sentence of a scenario has at most "
+            f'{MOST_CHARACTERS:,}. Write several, separated by ";", or name workers by ranges such as 0-99.'
+        )
     text = _plain(sentence)
     for form in FORMS:
         found = form.pattern.fullmatch(text)

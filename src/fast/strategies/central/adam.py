@@ -41,7 +41,7 @@ class FactorPushes(Strategy):
         return 1
 
     def state(self, me: Me) -> Books:
-        return Books(places(me.replica.layout))
+        return Books(places(me.layout))
 
     async def step(self, me: Me) -> None:
         (server,) = me.servers
@@ -77,11 +77,11 @@ def _rebuilt(me: Me, push: Letter) -> Tensor:
         at += len(part)
     for each in offers:
         if each is not None:
-            rebuild([(1.0, each)], me.replica.layout, gradient)
+            rebuild([(1.0, each)], me.layout, gradient)
     return gradient
 
 
 def _rest(gradient: Tensor, me: Me, offers: Sequence[Factors | None]) -> list[Tensor]:
     """What of a flat gradient goes as it is, as bytes."""
     chosen = [each.place for each in offers if each is not None]
-    return [gradient[part].view(torch.uint8) for part in remaining(me.replica.layout, chosen)]
+    return [gradient[part].view(torch.uint8) for part in remaining(me.layout, chosen)]

@@ -90,7 +90,7 @@ class StaleSynchronous(Central):
 
     async def _serve_together(self, me: Me) -> None:
         """Bound 0: all pushes of one clock become one update, in worker order."""
-        pushes, _ = await me.gather("push", me.world.start_view.workers)
+        pushes, _ = await me.gather("push", me.all_workers)
         letters = list(pushes.values())
         update = merged(me, self.rule, letters) if letters else None
         if update is not None:
@@ -101,7 +101,7 @@ class StaleSynchronous(Central):
         """Bound > 0: each push is applied on arrival, scaled by its share of the samples."""
         books: Books = me.state
         pushes = await me.news("push")
-        books.attend(me.view, me.world.departures())
+        books.attend(me.view, me.departed)
         for push in pushes:
             share = books.take(push, push.steps[0] + 1 - self.bound)
             apply_corrected(me, push, self.correction, books.memory, share)

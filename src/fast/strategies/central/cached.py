@@ -92,7 +92,7 @@ class CachedReads(Central):
     async def serve(self, me: Me) -> None:
         books: Books = me.state
         pushes = await me.news("push")
-        books.attend(me.view, me.world.departures())
+        books.attend(me.view, me.departed)
         for push in pushes:
             share = books.take(push, push.note["needs"])
             if push.weight:

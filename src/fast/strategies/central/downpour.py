@@ -81,13 +81,13 @@ class Downpour(Central):
         return Gathered(me.weights.new_zeros(me.weights.shape))
 
     async def begin(self, me: Me) -> None:
-        if self.warm and me.steps == 0 and me.id != me.world.start_view.workers[0]:
+        if self.warm and me.steps == 0 and me.id != me.all_workers[0]:
             await me.pull("read", me.weights)
 
     async def step(self, me: Me) -> None:
         gathered: Gathered = me.state
         if me.samples:
-            gathered.take(me.gradient, me.samples, me.replica.present)
+            gathered.take(me.gradient, me.samples, me.present)
         fetches, pushes = self._is_due(me, self.fetch), self._is_due(me, self.push) and gathered.count > 0
         if not fetches and me.samples:
             me.apply(me.gradient)
@@ -103,8 +103,7 @@ class Downpour(Central):
 
     def _is_due(self, me: Me, interval: int) -> bool:
         """Whether this step ends an interval. Alone, every step does: there is nobody to talk less with."""
-        alone = len(me.world.start_view.workers) == 1
-        return alone or (me.steps + 1) % interval == 0
+        return me.alone or (me.steps + 1) % interval == 0
 
     async def serve(self, me: Me) -> None:
         state: Open = me.state
@@ -112,7 +111,7 @@ class Downpour(Central):
         for push in pushes:
             apply_corrected(me, push, self.correction, state.memory)
         answer(me, [push.sender for push in pushes if push.note["fetch"]], self.correction, state.memory)
-        first = me.world.start_view.workers[0]
+        first = me.all_workers[0]
         warmed = first not in me.workers or any(push.steps[0] + 1 >= self.warm for push in pushes)
         if not state.open and warmed:
             state.open = True

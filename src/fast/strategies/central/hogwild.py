@@ -69,11 +69,11 @@ class LockFree(Strategy):
 
 
 def _owner(me: Me) -> int:
-    return me.world.start_view.workers[0]
+    return me.all_workers[0]
 
 
 def _clock(me: Me, updates: int) -> Tensor:
     """As if only this worker had made updates, so many."""
-    clocks = torch.zeros(len(me.world.start_view.workers), dtype=torch.int64)
+    clocks = torch.zeros(len(me.all_workers), dtype=torch.int64)
     clocks[me.id] = updates
     return clocks

@@ -64,8 +64,9 @@ class Proxies(Strategy):
     flush > 1, on arrival of g_i at proxy j:  w_j <- optimizer_j(w_j, g_i / P);  D_j <- D_j + g_i / P;  after
     `flush` rounds of its group:  root: w <- optimizer(w, D_j);  w_j <- w;  D_j <- 0.
 
-    Server 0 is the root. A proxy whose group has left writes back what it still has, and is refreshed for the
-    last time when all proxies have done so: then all servers hold the same weights.
+    Server 0 is the root, and the others are the proxies in the order of their groups. A proxy whose group has left
+    writes back what it still has, and is refreshed for the last time when all proxies have done so: then all servers
+    hold the same weights.
     """
 
     tags = (
@@ -89,11 +90,11 @@ class Proxies(Strategy):
     def state(self, me: Me) -> Cache | Root | None:
         if not me.is_server:
             return None
-        root, *proxies = _servers(me)
+        root, *proxies = me.all_servers
         return Root(proxies) if me.id == root else Cache(me.weights.new_zeros(me.weights.shape))
 
     async def step(self, me: Me) -> None:
-        proxy = _servers(me)[1 + me.id // self.group]
+        proxy = me.all_servers[1 + me.id // self.group]
         me.send(proxy, me.gradient, tag=PUSH, rates=me.rates)
         me.weights.copy_((await me.receive(READ, proxy)).tensor)
 
@@ -135,8 +136,8 @@ class Proxies(Strategy):
             update = push.tensor * share
             me.apply(update, of=[push], rates=push.note["rates"])
             cache.add(update, push)
-        alone = len(me.world.start_view.workers) == 1  # then it is training without FAST, to the bit
-        if cache.updates and (alone or cache.updates >= self.flush * self._members(me)):
+        # Alone it is training without FAST, to the bit.
+        if cache.updates and (me.alone or cache.updates >= self.flush * self._members(me)):
             self._flush_dirty(me)
             await self._refresh(me)
         me.send(push.sender, me.weights, tag=READ)
@@ -146,7 +147,7 @@ class Proxies(Strategy):
         if cache.updates:
             self._flush_dirty(me, last=True)
         else:
-            me.request(_servers(me)[0], tag=FLUSH, updates=0, samples=0.0, workers=0, last=True)
+            me.request(me.all_servers[0], tag=FLUSH, updates=0, samples=0.0, workers=0, last=True)
         await self._refresh(me)
         cache.closed = True
 
@@ -159,19 +160,19 @@ class Proxies(Strategy):
 
     def _flush(self, me: Me, tensor: Tensor, **options: Any) -> None:
         """With the version of the root's weights that it builds on: a proxy's own version counts its own."""
-        root, mine = _servers(me)[0], me.version
+        root, mine = me.all_servers[0], me.version
         me.version = me.versions.get(root, 0)
         me.send(root, tensor, tag=FLUSH, **options)
         me.version = mine
 
     async def _refresh(self, me: Me) -> None:
-        mine, fresh = me.version, await me.receive(FRESH, _servers(me)[0])
+        mine, fresh = me.version, await me.receive(FRESH, me.all_servers[0])
         me.weights.copy_(fresh.tensor)
         me.version, me.state.shares.others = mine + 1, tuple(fresh.note.get("others", (0.0, 0)))
 
     def _group_of(self, me: Me) -> range:
-        first = (_servers(me).index(me.id) - 1) * self.group
-        return range(first, min(first + self.group, len(me.world.start_view.workers)))
+        first = (me.all_servers.index(me.id) - 1) * self.group
+        return range(first, min(first + self.group, len(me.all_workers)))
 
     def _members(self, me: Me) -> int:
         """How many of its group are still there."""
@@ -216,9 +217,4 @@ class Proxies(Strategy):
         if letter.note.get("last"):
             root.open.remove(letter.sender)
             if not root.open:
-                me.send(_servers(me)[1:], me.weights, tag=FRESH)
-
-
-def _servers(me: Me) -> tuple[int, ...]:
-    """As they were at the start: the root, and then the proxies in the order of their groups."""
-    return me.world.start_view.servers
+                me.send(me.all_servers[1:], me.weights, tag=FRESH)

@@ -48,6 +48,9 @@ class Collected:
 class Quorum(Central):
     """w <- optimizer(w, rule of the first n gradients on w); those on older weights are thrown away.
 
+    n is a number or a share of all workers of the run. When some of them leave, those who were backups take their
+    places: an update stays one of n gradients, for which the learning rate was chosen, as long as n workers are there.
+
     Each gradient is stamped with the version of the weights that it was computed on. Once n of P
     with the present stamp have come, they make an update in worker order, and the new weights go to
     *all* workers. Who isn't done by then is late. Its gradient is thrown away when it comes, or,
@@ -114,13 +117,13 @@ class Quorum(Central):
 
     async def _all(self, me: Me) -> list[Letter]:
         """Without backups: of everybody who is still there."""
-        pushes, _ = await me.gather("push", me.world.start_view.workers)
+        pushes, _ = await me.gather("push", me.all_workers)
         return list(pushes.values())
 
     async def _first(self, me: Me) -> list[Letter] | None:
         """The first n on the present weights that count; None as long as there are fewer."""
         collected: Collected = me.state
-        pushes, needed = await me.news("push"), self.contributors(len(me.world.start_view.workers))
+        pushes, needed = await me.news("push"), self.contributors(len(me.all_workers))
         for push in pushes:
             if push.version != me.version or len(collected.pushes) >= needed:
                 me.discard(push, LATE)

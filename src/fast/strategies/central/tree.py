@@ -77,7 +77,7 @@ class BinomialTree(Strategy):
         return 1
 
     def state(self, me: Me) -> Branch:
-        return Branch(0 if me.is_server else me.id + 1, len(me.world.start_view.workers))
+        return Branch(0 if me.is_server else me.id + 1, len(me.all_workers))
 
     async def step(self, me: Me) -> None:
         branch: Branch = me.state

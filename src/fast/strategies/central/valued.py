@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
@@ -98,11 +97,9 @@ class ValueBounded(Central):
         return True
 
     def _try(self, me: Me, push: Letter, gradient: Tensor) -> bool:
-        """How far an optimizer moves the weights is known when it has: then all is put back as it was."""
-        before = deepcopy(me.replica.state_dict())
-        me.replica.apply(gradient, push.present, push.note["rates"])
-        furthest = me.state.furthest(me.weights.detach())
-        me.replica.load_state_dict(before)
+        """How far an optimizer moves the weights is known only when it has."""
+        with me.dry_run(gradient, of=[push], rates=push.note["rates"]):
+            furthest = me.state.furthest(me.weights.detach())
         return bool(furthest < self.limit)
 
     def _copies(self, me: Me, readers: Sequence[int]) -> dict[int, Tensor]:

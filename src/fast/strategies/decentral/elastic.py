@@ -122,7 +122,7 @@ class Elastic(Strategy):
 
     async def serve(self, me: Me) -> None:
         if self.synchronous:
-            replicas, _ = await me.gather(REPLICA, me.world.start_view.workers)
+            replicas, _ = await me.gather(REPLICA, me.all_workers)
             self._meet(me, list(replicas.values()))
         else:
             for replica in await me.news(REPLICA):
@@ -130,7 +130,7 @@ class Elastic(Strategy):
 
     def _meet(self, me: Me, replicas: list[Letter]) -> None:
         """All of these at once: what each gets is the difference to the centre as it was before."""
-        alpha, centre = self.rates(len(me.world.start_view.workers))
+        alpha, centre = self.rates(len(me.all_workers))
         apart = [replica.tensor - me.weights for replica in replicas]
         me.version += bool(replicas)
         for replica, difference in zip(replicas, apart, strict=True):

@@ -143,7 +143,7 @@ class Master(Strategy):
         me.apply(me.gradient)
         since.samples += me.samples
         self.moments.moved(me, since.past)
-        if len(me.world.start_view.workers) == 1 or (me.steps + 1) % self.tau == 0:
+        if me.alone or (me.steps + 1) % self.tau == 0:
             await since.exchange(me, self.moments, partial(self._ask, me))
 
     async def _ask(self, me: Me, tensor: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Master(Strategy):
         return (await me.receive("mean", master)).tensor
 
     async def serve(self, me: Me) -> None:
-        letters, _ = await me.gather("replica", me.world.start_view.workers)
+        letters, _ = await me.gather("replica", me.all_workers)
         if not letters:
             return
         counted = [replace(letter, weight=float(letter.note["samples"])) for letter in letters.values()]

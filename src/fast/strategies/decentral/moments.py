@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,14 +37,6 @@ BUFFER = "momentum_buffer"
 
 Common = Callable[[Tensor], Awaitable[Tensor | None]]
 """How a strategy makes one flat tensor of those of all who have just done so with their weights; None if it can't."""
-
-
-@runtime_checkable
-class Described(Protocol):
-    """A replica that can say what its optimizer is."""
-
-    def optimizer_spec(self) -> dict[str, Any]:
-        """Name and groups, each with its options and its segments."""
 
 
 @dataclass
@@ -134,9 +126,9 @@ KEEP = Moments()
 def heavy_groups(me: Me) -> list[dict[str, Any]]:
     """The parameter groups of an SGD with momentum; any other optimizer is refused."""
     found = "none of torch's own"
-    if isinstance(me.replica, Described):
-        with suppress(UsageError):  # it can't be described, and then it isn't SGD
-            spec = me.replica.optimizer_spec()
+    with suppress(UsageError):  # it can't be described, and then it isn't SGD
+        spec = me.optimizer_spec()
+        if spec is not None:
             groups = list(spec["groups"])
             if spec["name"] == "SGD" and any(group["options"]["momentum"] for group in groups):
                 return groups
@@ -149,20 +141,18 @@ def heavy_groups(me: Me) -> list[dict[str, Any]]:
 
 def check_described(me: Me) -> None:
     """Refuse an optimizer of which its replica can't say before the first step what it will remember."""
-    if not isinstance(me.replica, Described):
-        return
     try:
-        me.replica.optimizer_spec()
+        me.optimizer_spec()
     except UsageError as problem:
         raise UsageError(
-            f"{me.strategy!r} sends moments in the same letter as weights, so everybody must know from the start what "
-            "they are. Take one of torch's own optimizers, or moments='keep'."
+            f"{me.strategy!r} sends moments in the same letter as weights, so all workers must know from the start "
+            "what they are. Use one of torch's own optimizers, or moments='keep'."
         ) from problem
 
 
 def _always_alone(me: Me) -> bool:
     """Who has been alone from the start has exchanged nothing with anybody."""
-    return me.strategy.identity_alone and len(me.world.start_view.workers) == 1
+    return me.strategy.identity_alone and me.alone
 
 
 def _correct(me: Me, past: Past) -> None:
@@ -179,8 +169,7 @@ def _correct(me: Me, past: Past) -> None:
 def _heavy_parts(me: Me, past: Past) -> Iterator[tuple[slice, float, float]]:
     """Each segment that has momentum, with it, and with the learning rates that it has moved by; if these were
     all 0, nothing is known of its way. The options are read anew each time: schedulers may change them."""
-    places = {segment.name: slice(segment.start, segment.stop) for segment in me.replica.layout.segments}
     for group, walked in zip(heavy_groups(me), past.walked, strict=True):
         mu = float(group["options"]["momentum"])
         if mu and walked:
-            yield from ((places[name], mu, walked) for name in group["segments"])
+            yield from ((me.layout.places[name], mu, walked) for name in group["segments"])

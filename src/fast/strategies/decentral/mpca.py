@@ -198,7 +198,7 @@ class FollowMaster(Strategy):
             for sum_ in sums[1:]:
                 total.add_(sum_.total)
             apart = total.div_(count).sub_(me.weights)
-            share = count / len(me.world.start_view.workers)
+            share = count / len(me.all_workers)
             master.velocity.mul_(self.momentum).add_(apart, alpha=share)
             me.weights.add_(master.velocity, alpha=self.rate)
             master.round, master.sums = master.round + 1, {}
@@ -219,7 +219,7 @@ def _is_there(me: Me, peer: int) -> bool:
 
 def _children(me: Me, place: int) -> list[int]:
     """The places right below this one, whoever is there."""
-    return children(place, len(me.world.start_view.workers) + 1)
+    return children(place, len(me.all_workers) + 1)
 
 
 def _below(me: Me, place: int | None = None) -> Iterator[int]:

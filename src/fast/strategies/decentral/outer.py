@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,14 +14,6 @@ from fast.parts import Rule, mean
 from fast.parts.outer import Outer
 from fast.strategies.decentral.moments import Moments, Past
 from fast.strategies.merging import merged_of_all
-
-
-@runtime_checkable
-class Grouped(Protocol):
-    """A replica that can say which segments are in which parameter group, whatever its optimizer is."""
-
-    def groups(self) -> list[list[str]]:
-        """Their names, group by group."""
 
 
 @dataclass
@@ -97,8 +88,6 @@ def follow_rates(me: Me, slow: Slow) -> None:
 
 def _scale_groups(me: Me, flat: Tensor, factors: Sequence[float]) -> None:
     """Multiply the segments of each parameter group by its own factor."""
-    assert isinstance(me.replica, Grouped), "who has several parameter groups can say what is in them"
-    places = {segment.name: slice(segment.start, segment.stop) for segment in me.replica.layout.segments}
-    for group, factor in zip(me.replica.groups(), factors, strict=True):
-        for name in group:
-            flat[places[name]].mul_(factor)
+    for names, factor in zip(me.groups(), factors, strict=True):
+        for name in names:
+            flat[me.layout.places[name]].mul_(factor)

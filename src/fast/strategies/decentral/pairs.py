@@ -100,7 +100,7 @@ class PairAverage(Strategy):
     def _answer(self, me: Me) -> int:
         """Whoever has asked, on whatever side it was then, and say how many did. Who has left can't move any more, so
         neither does who was asked."""
-        everybody = me.view.number == me.world.start_view.number
+        everybody = len(me.workers) == len(me.all_workers)
         delta = me.scratch("delta")
         letters = me.letters("ask", None if everybody else me.workers)
         for letter in letters:

@@ -57,14 +57,13 @@ class PairSteps(Strategy):
     def partner(self, me: Me) -> int | None:
         """Whom this worker meets at the end of this step: the same pairs for all, without asking anybody.
 
-        They are drawn among all who were there at the start, not among those who are in the view: news of a
+        They are drawn among all workers of the run, not among those who are in the view: news of a
         departure don't reach everybody before the same round, and two who disagree about the pairs would wait for
         each other for ever. Whose partner has left stays alone in that round, as one does whose number is odd.
         """
-        workers = me.world.start_view.workers
-        met = drawn_pairs(len(workers), me.world.seed, (me.steps + 1) // self.interval)
-        place = met[me.world.start_view.index(me.id)]
-        return workers[place] if place is not None and workers[place] in me.view.everybody else None
+        met = drawn_pairs(len(me.all_workers), me.seed, (me.steps + 1) // self.interval)
+        partner = met[me.id]
+        return partner if partner in me.view.everybody else None
 
     async def _change(self, me: Me, slow: Tensor, partner: int | None) -> Tensor:
         """phi_i - mean_pair(theta); of itself alone where there is nobody to meet."""
@@ -90,9 +89,9 @@ async def pair_mean(me: Me, partner: int | None, tensor: Tensor) -> Tensor | Non
 
 @lru_cache(maxsize=64)
 def drawn_pairs(size: int, seed: int, round_: int) -> tuple[int | None, ...]:
-    """By place, the place of its partner in this round; of an odd number one has none. Ordered by random
-    numbers, those at places 0 and 1 are a pair, those at 2 and 3, and so on."""
-    order = sorted(range(size), key=lambda place: stream_seed(seed, "pairs", round_, place))
+    """By worker, its partner in this round; of an odd number one has none. In an order by random numbers the
+    first two are a pair, the next two, and so on."""
+    order = sorted(range(size), key=lambda worker: stream_seed(seed, "pairs", round_, worker))
     met: list[int | None] = [None] * size
     for a, b in zip(order[::2], order[1::2], strict=False):
         met[a], met[b] = b, a

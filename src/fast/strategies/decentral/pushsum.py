@@ -74,8 +74,9 @@ class PushSum(Strategy):
         super().check(workers)
         if self.topology.directed and not is_joined(self.topology, workers):
             raise UsageError(
-                f"{self!r} on {self.topology.describe(workers)}: not everybody hears of everybody, so the mass of "
-                "some would run away and never come back. Add links, until there is a way from each to each."
+                f"{self!r} on {self.topology.describe(workers)}: some workers never hear of others, not even "
+                "through their neighbours, so their weights would be lost. Add links until every worker "
+                "can reach every other."
             )
 
     def state(self, me: Me) -> Held:

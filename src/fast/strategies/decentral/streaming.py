@@ -117,9 +117,9 @@ class FragmentSteps(Strategy):
         self.knobs = MappingProxyType({"interval": shorter})
 
     def state(self, me: Me) -> Stream:
-        cut = fragments_of(me.replica.layout, me.weights.numel(), self.fragments)
+        cut = fragments_of(me.layout, me.weights.numel(), self.fragments)
         fragments = [Fragment.of(me.weights, places, number) for number, places in enumerate(cut)]
-        return Stream(fragments, me.world.start_view.workers)
+        return Stream(fragments, me.workers)
 
     async def step(self, me: Me) -> None:
         stream: Stream = me.state
@@ -148,7 +148,7 @@ class FragmentSteps(Strategy):
     # At once
 
     async def _exchange(self, me: Me, fragment: Fragment) -> None:
-        fragment.begin(me.world.start_view.workers, me.state.samples)
+        fragment.begin(me.workers, me.state.samples)
         local = fragment.read(me.weights)
         mean = await me.mean(
             fragment.anchor - local,

@@ -60,8 +60,8 @@ def check_moments_follow(name: str, rule: Rule, moments: str) -> None:
     """Raise UsageError if moments would be averaged while a rule merges the weights."""
     if rule is not mean and moments == "average":
         raise UsageError(
-            f"{name}(rule={rule!r}, moments='average'): moments are averaged without the rule, so that whoever is "
-            "hostile would lie about those. Take moments='keep', 'reset' or 'correct'."
+            f"{name}(rule={rule!r}, moments='average'): moments are averaged without the rule, so a hostile worker "
+            "would lie about those. Take moments='keep', 'reset' or 'correct'."
         )
 
 

@@ -105,7 +105,8 @@ def ad_psgd(topology: Topology = Bipartite(), moments: str = "keep") -> Strategy
     check_is_topology("ad_psgd", topology)
     if topology.changing or topology.directed:
         raise UsageError(
-            f"ad_psgd(topology={topology!r}): who asks and who answers must stay the same, and answers go back "
+            f"ad_psgd(topology={topology!r}): the workers that ask and those that answer must stay the "
+            "same, and answers go back "
             "the way they came. Take a topology that is undirected and doesn't change, such as bipartite()."
         )
     because = "a difference of moments that comes late could leave Adam with a negative sum of squares"

@@ -105,8 +105,8 @@ def _sent(send: str, rule: Rule, bucket_bytes: int | None) -> str:
         )
     if send == "merged" and rule is sum_:
         raise UsageError(
-            "torus(rule=sum, send='merged'): a sum that is passed on is added up again by everybody who hears it, and "
-            "grows without end. Take send='own', or another rule, such as mean."
+            "torus(rule=sum, send='merged'): a sum that is passed on is added up again by every worker that hears it, "
+            "and grows without end. Take send='own', or another rule, such as mean."
         )
     if send == "merged" and bucket_bytes is not None:
         raise UsageError(
