@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from fast.engine import Job, LocalEngine
 from fast.engine.namespaces import Cluster, available
+from launching import Launch
 from running import PRELOAD, Runner
 
 TESTS = Path(__file__).resolve().parent
@@ -96,3 +97,11 @@ def make_cluster(why_no_cluster: str | None) -> Iterator[Callable[..., Cluster]]
         pytest.skip(why_no_cluster)
     with ExitStack() as clusters:
         yield lambda *arguments, **named: clusters.enter_context(Cluster(*arguments, **named))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Processes that are over when their test is."""
+    made = Launch(tmp_path)
+    yield made
+    made.kill()

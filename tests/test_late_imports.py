@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,16 @@ def test_the_command_says_what_there_is_without_importing_torch(arguments: list[
     program = HELP.format(arguments=arguments, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stderr.splitlines()[-1] == code, done.stderr
+
+
+def test_a_shell_completes_names_of_commands_without_importing_torch() -> None:
+    asked = {"_FAST_COMPLETE": "complete_bash", "COMP_WORDS": "fast s", "COMP_CWORD": "1"}
+    program = HELP.format(arguments=[], heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | asked
+    )
+    assert done.stdout.split() == ["simulate", "sweep", "strategies"]
+    assert done.stderr.split() == ["0"], done.stderr
 
 
 USE = f"""

@@ -5,6 +5,7 @@
     │   └── NotFinite       a gradient holds NaN or infinity, and you asked to check
     ├── PeerError           they, or the network: who, and whether a retry makes sense
     │   ├── PeerLost        a letter or a contribution can't come any more
+    │   │   └── RunEnded    another participant says that the run can't go on, and why
     │   ├── PeerSilent      no sign of life within the deadline
     │   ├── MailboxFull     a peer doesn't read, and its tag doesn't say how letters fold
     │   └── Deadlock        every live participant waits; says who for whom
@@ -27,6 +28,7 @@ __all__ = [
     "PeerError",
     "PeerLost",
     "PeerSilent",
+    "RunEnded",
     "UsageError",
     "Violation",
     "WireError",
@@ -59,6 +61,10 @@ class PeerError(FastError):
 
 class PeerLost(PeerError):
     """What was waited for can't come any more: its sender left or died."""
+
+
+class RunEnded(PeerLost):
+    """Another participant says that the run can't go on. The message is its own."""
 
 
 class PeerSilent(PeerError):

@@ -70,7 +70,7 @@ def test_what_was_kept_before_there_were_groups_is_run_again_plainly() -> None:
     data = json.loads(file.read_text())
     assert data["settings"].pop("groups") is None and settings_of(file).order is None
     file.write_text(json.dumps(data))
-    assert settings_of(file).groups == "all" and settings_of(file).order == ()
+    assert settings_of(file).groups == "all" and settings_of(file).order == ((0, 1, 2, 3),)
 
 
 def test_servers_are_counted_where_a_strategy_has_one(capsys: pytest.CaptureFixture[str]) -> None:

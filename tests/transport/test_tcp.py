@@ -223,3 +223,17 @@ def test_whoever_closes_stays_until_all_have_left():
     ends[1].close()
     closing.join(30)
     assert not closing.is_alive()
+
+
+def test_what_somebody_has_left_behind_is_shown_to_who_was_never_connected_with_it():
+    """Of six, 0 and 3 exchange no news with each other. The one that has left stays until all others have."""
+    ends = make_tcp(6)
+    ends[3].publish("final", torch.arange(3))
+    ends[3].set_phase(Phase.LEFT)
+    closing = threading.Thread(target=ends[3].close)
+    closing.start()
+    eventually(ends[0], lambda: ends[0].phase(3) is Phase.LEFT, "0 hears that 3 has left")
+    assert ends[0].peek(3, "final").tolist() == [0, 1, 2]
+    assert closing.is_alive()
+    leave([end for end in ends if end.id != 3])
+    closing.join()

@@ -29,7 +29,7 @@ def make_app() -> typer.Typer:
         name="fast",
         cls=LateCommands,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         context_settings=dict(CONTEXT),
     )

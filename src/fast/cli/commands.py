@@ -36,7 +36,12 @@ class Place:
 
 COMMANDS: Mapping[str, Place] = MappingProxyType(
     {
-        "run": Place("Run SCRIPT on several workers of this machine.", RunCommand),
+        "run": Place("Run SCRIPT on several workers of this machine, or of several hosts.", RunCommand),
+        "worker": Place(
+            "Run this host's workers of a run that `fast run --hosts` has begun on another host."
+        ),
+        "secret": Place("Write a new secret to FILE, for `fast run --hosts ... --secret FILE`."),
+        "doctor": Place("Check this host, and with --hosts the ways between several hosts."),
         "replay": Place(
             "Repeat a run that was recorded with `fast run --record`: in this process, bit for bit."
         ),

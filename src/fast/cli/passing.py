@@ -21,7 +21,7 @@ def passed_on(context: typer.Context, script: str, arguments: list[str]) -> Iter
     for parameter in context.command.params:
         names = [name for name in parameter.opts if name not in _COMMON]
         found = _find(arguments, names)
-        if found and not _was_given(context, str(parameter.name)):
+        if found and not was_given(context, str(parameter.name)):
             ran = (
                 f", which runs {parameter.default} workers by default" if parameter.name == "workers" else ""
             )
@@ -41,6 +41,6 @@ def _find(arguments: list[str], names: list[str]) -> str | None:
     return None
 
 
-def _was_given(context: typer.Context, name: str) -> bool:
+def was_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

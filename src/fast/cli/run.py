@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from fast.cli.across import PORT, Across, run_here
 from fast.cli.display import RunDisplay, end_of
 from fast.cli.grouping import GroupsOption
-from fast.cli.passing import passed_on
+from fast.cli.passing import passed_on, was_given
 from fast.cli.stopping import Stopping
 from fast.engine import Failure, Job, LocalEngine
 from fast.errors import UsageError
@@ -72,43 +73,53 @@ def run_command(
     json: Annotated[
         str | None, typer.Option("--json", help="Write the outcome to this file; - is standard output.")
     ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Several hosts, this one first: a,b or, with numbers of workers, a:2,b:4."),
+    ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of this host where the others come.", show_default=f"first host:{PORT}"),
+    ] = None,
+    secret: Annotated[
+        str | None, typer.Option(help="File with the secret that all hosts share; see `fast secret`.")
+    ] = None,
+    plain_tcp: Annotated[
+        bool, typer.Option("--plain-tcp", help="Between hosts, no secret and no encryption.")
+    ] = False,
+    ssh: Annotated[bool, typer.Option("--ssh", help="Start the other hosts over ssh.")] = False,
 ) -> int:
-    """Run SCRIPT on several workers of this machine.
+    """Run SCRIPT on several workers of this machine, or of several hosts.
 
     Options of FAST stand before SCRIPT. Everything after SCRIPT goes to the script:
 
     fast run --workers 4 --strategy "local_sgd(tau=8)" train.py --lr 0.1
     """
+    across = Across(hosts, coordinator, secret, plain_tcp, ssh)
+    counts = across.counts(workers if was_given(context, "workers") else None)
+    workers = sum(counts) or workers
     check_options(workers, threads, deadline, lambda option, value: f"--{option} {value}")
     check_seed(seed)
     check_strategy(strategy, workers, recorded=record is not None)
     if record is not None:
         check_free(Path(record))
-    job = Job(
-        workers=workers,
-        entry=ENTRY,
-        server_entry=SERVER_ENTRY,
-        arguments=target_of(script, arguments or [], module=module),
-        strategy=strategy,
-        seed=seed,
-        deadline_s=deadline,
-        threads=threads or threads_per_worker(workers),
-        preload=[*PRELOAD],
-        folder=os.getcwd(),
-        record=None if record is None else str(Path(record).resolve()),
-        groups=() if groups is None else parse_groups(groups, workers),
-    )
+    target = target_of(script, arguments or [], module=module)
+    job = job_of(target, workers, counts[0] if counts else workers, threads)
+    job.strategy, job.seed, job.deadline_s = strategy, seed, deadline
+    job.record = None if record is None else str(Path(record).resolve())
+    job.groups = () if groups is None else parse_groups(groups, workers)
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
         say(note)
-    run_log = open_log(log, job, runs, name, script if module else Path(script).stem)
-    with (
-        LocalEngine() as engine,
-        RunDisplay(script, workers) as display,
-        Stopping(engine) as stopping,
-        run_log,
-    ):
-        outcome = engine.run(job, stopping.before(display))
-        run_log.finish(outcome.failure)
+    with across.met(job, threads, record):
+        run_log = open_log(log, job, runs, name, script if module else Path(script).stem)
+        with (
+            LocalEngine() as engine,
+            RunDisplay(script, len(job.here)) as display,
+            Stopping(engine) as stopping,
+            run_log,
+        ):
+            outcome = run_here(engine, job, stopping.before(display))
+            run_log.finish(outcome.failure)
     code = end_of(outcome, json, display.summary())
     for line in run_log.summary():
         say(line)
@@ -123,6 +134,19 @@ def tell_record(record: str, failure: Failure | None) -> None:
         say(f"the record in {record} isn't complete; make room and record again")
     else:
         say(f"recorded in {record}; to repeat it: fast replay {record}")
+
+
+def job_of(target: dict[str, str | list[str] | None], workers: int, here: int, threads: int | None) -> Job:
+    """A run of a script in this folder; `here` is the number of workers on this host."""
+    return Job(
+        workers=workers,
+        entry=ENTRY,
+        server_entry=SERVER_ENTRY,
+        arguments=target,
+        threads=threads or threads_per_worker(here),
+        preload=[*PRELOAD],
+        folder=os.getcwd(),
+    )
 
 
 def target_of(script: str, arguments: list[str], *, module: bool) -> dict[str, str | list[str] | None]:

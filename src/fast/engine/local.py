@@ -52,7 +52,7 @@ class LocalEngine:
         """Run one job to its end. `listen` gets every event: lines, progress, pids."""
         check_room(job.workers)
         if job.record is not None:
-            create_record(Path(job.record), _header(job))
+            create_record(Path(job.record), _header(job), shared=job.part is not None)
         channel = self._start(None if job.record is None else "0")
         channel.send({"do": "run", "job": msgspec.to_builtins(job)})
         try:
@@ -149,6 +149,7 @@ def _header(job: Job) -> Header:
         server_arguments=job.server_arguments,
         strategy=job.strategy,
         workers=job.workers,
+        counts=[] if job.part is None else job.part.counts,
         seed=job.seed,
         deadline_s=job.deadline_s,
         threads=job.threads,

@@ -9,9 +9,36 @@ from typing import Any
 
 import msgspec
 
+from fast.engine.limits import SPARE_PARTICIPANTS
 from fast.view import Groups
 
 _CHUNK_BYTES = 1 << 16
+
+
+class Part(msgspec.Struct):
+    """What one host has to know of a run on several."""
+
+    number: int
+    """The host's."""
+    hosts: list[str]
+    counts: list[int]
+    """The number of workers of each host. They are numbered host by host."""
+    coordinator: str
+    listen_at: str = ""
+    """The address of this host that the others can reach, if the user names it."""
+    secret: str | None = None
+    """None: nothing between hosts is encrypted."""
+
+    def __repr__(self) -> str:
+        return f"Part(number={self.number}, hosts={self.hosts}, counts={self.counts})"
+
+    def workers_of(self, host: int) -> range:
+        first = sum(self.counts[:host])
+        return range(first, first + self.counts[host])
+
+    def name_of(self, worker: int) -> str:
+        """The host of a worker."""
+        return next(name for host, name in enumerate(self.hosts) if worker in self.workers_of(host))
 
 
 class Job(msgspec.Struct):
@@ -38,6 +65,19 @@ class Job(msgspec.Struct):
     """A new folder in which everybody writes down what its world answers."""
     log: str | None = None
     """The run's folder, in which every participant keeps its logbook."""
+    part: Part | None = None
+    """This host's, of a run on several."""
+
+    @property
+    def here(self) -> range:
+        """The workers that run on this host."""
+        return range(self.workers) if self.part is None else self.part.workers_of(self.part.number)
+
+    @property
+    def size(self) -> int:
+        """The number of participants that the run has room for. The last ones watch, one per host."""
+        watching = 0 if self.part is None else len(self.part.hosts)
+        return self.workers * 2 + SPARE_PARTICIPANTS + watching
 
 
 class Failure(msgspec.Struct):
@@ -48,6 +88,8 @@ class Failure(msgspec.Struct):
     traceback: str = ""
     usage: bool = False
     """Whether the call was wrong (exit code 2), rather than the run."""
+    elsewhere: bool = False
+    """Whether another participant has said so first, and to all."""
 
 
 class Outcome(msgspec.Struct):

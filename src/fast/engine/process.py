@@ -21,7 +21,7 @@ import torch
 from fast.core import Strategy
 from fast.engine.messages import Channel, Job
 from fast.engine.seat import Seat, seated
-from fast.errors import FastError, UsageError
+from fast.errors import FastError, RunEnded, UsageError
 from fast.runtime import Logbook, Recorder
 from fast.runtime.journal import seed_script
 from fast.transport import ShmTransport
@@ -29,6 +29,8 @@ from fast.transport import ShmTransport
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
+_BETWEEN_HOSTS = "fast.engine.attached.between:BetweenHosts"
+"""By its name: TLS and all that belongs to it is imported where it is needed only."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -71,8 +73,11 @@ def run_worker(
     end_with(channel, body or (lambda: find(job.entry)(**job.arguments)), seat, job)
 
 
-def run_server(id: int, job: Job, arenas: list[int], channel: Channel, call: str) -> NoReturn:
-    seat = make_seat(id, job, arenas, channel)
+def run_server(
+    id: int, job: Job, arenas: list[int], channel: Channel, call: str, meeting: dict[str, Any] | None = None
+) -> NoReturn:
+    """A server. `meeting` is what the workers have agreed on, if they are on several hosts."""
+    seat = make_seat(id, job, arenas, channel, meeting)
     end_with(
         channel,
         lambda: find(job.server_entry)(call, id - job.workers, **job.server_arguments),
@@ -81,19 +86,24 @@ def run_server(id: int, job: Job, arenas: list[int], channel: Channel, call: str
     )
 
 
-def make_seat(id: int, job: Job, arenas: list[int], channel: Channel) -> Seat:
+def make_seat(
+    id: int, job: Job, arenas: list[int], channel: Channel, meeting: dict[str, Any] | None = None
+) -> Seat:
+    between = None if job.part is None else find(_BETWEEN_HOSTS)(id, job, arenas, meeting)
+
     def start_servers(strategy: Strategy, count: int) -> None:
         if not strategy.call:
             raise UsageError(
                 f"{strategy!r} has servers, which run in processes of their own and are built there from a "
                 "call such as 'ssp(bound=3)'. Give the strategy as text: a preset, or 'file.py:Name(arguments)'."
             )
-        channel.send({"event": "start servers", "count": count, "call": strategy.call})
+        more = {} if between is None else {"meeting": between.told()}
+        channel.send({"event": "start servers", "count": count, "call": strategy.call, **more})
 
     return Seat(
         id=id,
         workers=job.workers,
-        connect=lambda: ShmTransport(id, arenas),
+        connect=between.connect if between is not None else lambda: ShmTransport(id, arenas),
         start_servers=start_servers,
         say=lambda line: channel.send({"event": "say", "text": line}),
         seed=job.seed,
@@ -154,7 +164,7 @@ def end_with(channel: Channel, body: Callable[[], Any], seat: Seat, job: Job) ->
         report(str(error), usage=True)
     except FastError as error:  # its message says all; the frames are ours
         code = 1
-        report(str(error))
+        report(str(error), elsewhere=isinstance(error, RunEnded))
     except BaseException as error:
         code = 1
         report(summary_of(error), traceback=traceback_of(error))

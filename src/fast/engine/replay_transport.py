@@ -17,7 +17,7 @@ from fast.core.world import Reduction, Round
 from fast.engine.baton import Baton
 from fast.runtime.prompting import Halt, Prompter
 from fast.transport import MemoryHub, MemoryTransport
-from fast.transport.base import Patience, Reducing, Status
+from fast.transport.base import BETWEEN_HOSTS, Patience, Reducing, Status
 from fast.view import Groups
 
 _Key = tuple[tuple[int, ...], int, tuple[int, int, int] | None, int]
@@ -56,8 +56,20 @@ class Table:
 class ReplayTransport(MemoryTransport):
     """One participant's end. Who sleeps hands the baton on; time and room don't matter."""
 
-    def __init__(self, id: int, hub: MemoryHub, table: Table, baton: Baton, prompter: Prompter) -> None:
+    def __init__(
+        self,
+        id: int,
+        hub: MemoryHub,
+        table: Table,
+        baton: Baton,
+        prompter: Prompter,
+        near: frozenset[int] | None = None,
+    ) -> None:
+        """`near` are those who shared a host with this participant when it was recorded; None for all."""
         super().__init__(id, hub)
+        self._near = near
+        if near is not None:
+            self.link = BETWEEN_HOSTS
         self._table, self._baton, self._prompter = table, baton, prompter
         self._rounds: Counter[tuple[object, ...]] = Counter()
 
@@ -79,8 +91,8 @@ class ReplayTransport(MemoryTransport):
         """Nor this."""
 
     def can_reduce(self, round_: Round) -> bool:
-        """As between processes of one host, where it was recorded."""
-        return True
+        """As it was recorded: in memory on one host, with letters between several."""
+        return self._near is None or self._near.issuperset(round_.among)
 
     def reduce(self, round_: Round) -> Reducing:
         place = (round_.among, round_.lane, round_.part)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, final
 
 from fast.engine.forking import Body, Kept, fork
-from fast.engine.limits import SPARE_PARTICIPANTS, raise_limits
+from fast.engine.limits import raise_limits
 from fast.engine.messages import Failure, Job, Outcome
 from fast.engine.participant import Participant
 from fast.engine.process import run_server, run_worker
@@ -66,25 +66,25 @@ class Run:
         job = self._job
         try:
             raise_limits(job.workers)
-            self._arenas = create_arenas(job.workers * 2 + SPARE_PARTICIPANTS)
+            self._arenas = create_arenas(job.size)
             self._watch = ShmTransport(len(self._arenas) - 1, self._arenas)
         except OSError as error:
             self._fail(
                 Failure("the run", f"there is no shared memory for {job.workers} workers: {error.strerror}")
             )
-        for id in range(job.workers):
+        for id in job.here:
             self._fork(
                 id, f"worker {id}", lambda id, channel: run_worker(id, job, self._arenas, channel, self._body)
             )
         self._tell({"event": "started", "pids": [p.pid for p in self._participants.values()]})
 
-    def _start_servers(self, count: int, call: str) -> None:
+    def _start_servers(self, count: int, call: str, meeting: dict[str, Any] | None = None) -> None:
         job = self._job
         for number in range(count):
             self._fork(
                 job.workers + number,
                 f"server {number}",
-                lambda id, channel: run_server(id, job, self._arenas, channel, call),
+                lambda id, channel: run_server(id, job, self._arenas, channel, call, meeting),
             )
 
     def _fork(self, id: int, name: str, body: Body) -> None:
@@ -145,7 +145,7 @@ class Run:
                 case "say":
                     self._tell({"event": "say", "who": participant.name, "text": message["text"]})
                 case "start servers" if self._failure is None:
-                    self._start_servers(message["count"], message["call"])
+                    self._start_servers(**message)
                 case "result":
                     participant.result, participant.returned = message["value"], True
                 case "failed":
@@ -209,7 +209,7 @@ class Run:
                 self._fail(Failure(participant.name, ended_before_join(participant.name)))
 
     def _tell_progress(self) -> None:
-        steps = [self._steps(worker) for worker in range(self._job.workers)]
+        steps = [self._steps(worker) for worker in self._job.here]
         if steps != self._steps_told:
             self._steps_told = steps
             self._tell({"event": "progress", "steps": steps})
@@ -239,12 +239,12 @@ class Run:
             self._ask_to_end(self._ending)
 
     def _workers(self) -> list[Participant]:
-        return [self._participants[id] for id in range(self._job.workers) if id in self._participants]
+        return [self._participants[id] for id in self._job.here if id in self._participants]
 
     def _trains(self) -> bool:
         """Whether the workers have met; from then on each knows how to leave the others."""
         workers = self._workers()
-        return len(workers) > 1 and all(self._phase(worker) >= Phase.READY for worker in workers)
+        return self._job.workers > 1 and all(self._phase(worker) >= Phase.READY for worker in workers)
 
     def _ask_to_end(self, ending: _Ending) -> None:
         """Servers end by themselves when all workers have left."""
@@ -285,7 +285,7 @@ class Run:
         if failure is not None:
             return Outcome(failure=failure)
         results = [self._participants[id].result for id in sorted(self._participants)]
-        return Outcome(results[: self._job.workers], None, results[self._job.workers :])
+        return Outcome(results[: len(self._job.here)], None, results[len(self._job.here) :])
 
     def _stopped(self) -> Failure | None:
         if self._ending is None:

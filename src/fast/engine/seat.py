@@ -45,6 +45,8 @@ class Seat:
     """What has been joined here."""
     epochs: dict[int, tuple[Any, int]] = field(default_factory=dict)
     """How often each loader has been gone through, by its identity (the loader is kept with it)."""
+    strategy_from: str = "--strategy"
+    """How the strategy was asked for."""
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -86,8 +88,9 @@ def seat_alone() -> Seat:
             "Start it with `fast run --workers N script.py`."
         )
 
-    return Seat(0, 1, lambda: MemoryTransport(0, hub), start_servers, say=_say_on_stderr)
+    return Seat(0, 1, lambda: MemoryTransport(0, hub), start_servers, say=say)
 
 
-def _say_on_stderr(line: str) -> None:
-    print(f"fast: {line}", file=sys.stderr)
+def say(line: str) -> None:
+    """One line for the user of a script that no program of ours watches."""
+    print(f"fast: {line}\n", end="", file=sys.stderr)  # one piece, so that no other worker's gets in between

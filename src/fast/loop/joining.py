@@ -87,7 +87,9 @@ def _choose(seat: Seat, strategy: str | Strategy) -> Strategy:
         asked = strategy_from(seat.strategy)
         if asked.call != chosen.call and seat.id == 0:
             typed = isinstance(seat.strategy, str)
-            given = f"--strategy {shown(asked)}" if typed else f"strategy {shown(asked)} of fast.launch"
+            given = (
+                f"{seat.strategy_from} {shown(asked)}" if typed else f"strategy {shown(asked)} of fast.launch"
+            )
             seat.say(f"{given} overrides {shown(chosen)} of the script")
         chosen = asked
     return chosen

@@ -12,14 +12,14 @@ _HOW = "Write 2x4 (two groups of four workers), 0-3,4-7 (the same by their numbe
 
 
 def parse_groups(text: str, workers: int) -> Groups:
-    """The groups within which sums are made first; () for `all`, which is one group. Every worker is in one of them.
+    """The groups within which sums are made first; `all` is one group. Every worker is in one of them.
 
     >>> parse_groups("2x2", 4), parse_groups("0+2-3,1", 4)
     (((0, 1), (2, 3)), ((0, 2, 3), (1,)))
     """
     name = text.replace(" ", "").lower()
     if name == "all":
-        return ()
+        return (tuple(range(workers)),)
     found = _equal(name, workers) if "x" in name else [_members(part, text) for part in name.split(",")]
     named = sorted(worker for group in found for worker in group)
     if named != list(range(workers)):

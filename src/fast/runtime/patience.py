@@ -84,16 +84,28 @@ class Deadline(Patience):
 
     def _check_alive(self, peers: tuple[int, ...], why: str, now: int) -> None:
         for peer in peers:
-            status = self._transport.status(peer)
+            status, trouble = self._transport.status(peer), self._transport.trouble(peer)
+            if status.phase >= Phase.LEFT:
+                continue
             silent = now - status.alive_ns
-            if status.alive_ns and silent > self._deadline_ns and status.phase < Phase.LEFT:
-                raise PeerSilent(
-                    f"participant {peer} has given no sign of life for {silent / 1e9:.0f} s (the deadline is "
-                    f"{self._deadline_ns / 1e9:.0f} s); it had done {status.steps} steps, and participant "
-                    f"{self._transport.id} waits for its {why}. Is its process stopped or its machine "
-                    "overloaded? A longer --deadline waits longer.",
-                    peers=(peer,),
+            if status.alive_ns and silent > self._deadline_ns:
+                cause = (
+                    "Is its process stopped or its machine overloaded?" if trouble is None else trouble.why
                 )
+                found = f"participant {peer} has given no sign of life for {silent / 1e9:.0f} s"
+            elif trouble is not None and now - trouble.since_ns > self._deadline_ns:  # others hear of it
+                cause = trouble.why
+                found = (
+                    f"nothing gets through to participant {peer} for {(now - trouble.since_ns) / 1e9:.0f} s"
+                )
+            else:
+                continue
+            raise PeerSilent(
+                f"{found} (the deadline is {self._deadline_ns / 1e9:.0f} s); it had done {status.steps} steps, and "
+                f"participant {self._transport.id} waits for its {why}. {cause[:1].upper()}{cause[1:]}"
+                f"{'' if cause.endswith('?') else '.'} A longer --deadline waits longer.",
+                peers=(peer,),
+            )
 
     def _name(self, peers: tuple[int, ...], why: str, waited: int) -> None:
         there = ", ".join(f"{peer} ({self._state(peer)})" for peer in peers)

@@ -51,6 +51,8 @@ class Header(msgspec.Struct, kw_only=True):
     strategy: str | None = None
     """What --strategy asked for, if anything."""
     workers: int
+    counts: list[int] = []
+    """The number of workers of each host, if there were several."""
     seed: int | None
     deadline_s: float
     threads: int
@@ -101,9 +103,10 @@ def check_free(folder: Path) -> None:
         )
 
 
-def create_record(folder: Path, header: Header) -> None:
-    """Make the folder, with its header."""
-    check_free(folder)
+def create_record(folder: Path, header: Header, *, shared: bool = False) -> None:
+    """Make the folder, with its header. If hosts share the folder, each of them writes the same one."""
+    if not shared:
+        check_free(folder)
     header.processor, header.versions = processor(), versions()
     if header.script is not None:
         header.script_digest = script_digest(Path(header.folder) / header.script)

@@ -49,6 +49,17 @@ class Status(NamedTuple):
     """Counts how often it has looked for what it waits for, in all its waits that lasted."""
 
 
+BETWEEN_HOSTS = Link(latency_s=100e-6, rate_bytes_per_s=1e9)
+"""How fast the way to a participant of another host is, for cost models: an order of magnitude."""
+
+
+class Trouble(NamedTuple):
+    """Nothing gets through to a peer."""
+
+    since_ns: int
+    why: str
+
+
 class Transport(ABC):
     """One participant's way to the others. Ids run from 0 to `size` - 1.
 
@@ -119,6 +130,10 @@ class Transport(ABC):
     def ended(self) -> PeerLost | None:
         """Why the run can't go on, if this participant has been told or has found it out by itself. Where a parent
         process watches everybody it says so in another way: it ends them."""
+        return None
+
+    def trouble(self, peer: int) -> Trouble | None:
+        """What is wrong with the way to this peer; None if nothing is, or if none is needed."""
         return None
 
     def fail(self, why: str) -> None:  # noqa: B027

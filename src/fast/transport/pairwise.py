@@ -10,7 +10,7 @@ from torch import Tensor
 from fast.core.letter import Letter
 from fast.core.world import Round
 from fast.errors import PeerLost, WireError
-from fast.transport.base import Phase, Reducing, Sharing, Status, Transport
+from fast.transport.base import Phase, Reducing, Sharing, Status, Transport, Trouble
 from fast.transport.shm import ShmTransport
 from fast.transport.tcp.transport import TcpTransport
 
@@ -72,6 +72,9 @@ class PairwiseTransport(Transport):
     @property
     def ended(self) -> PeerLost | None:
         return self._far.ended
+
+    def trouble(self, peer: int) -> Trouble | None:
+        return self._to(peer).trouble(peer)
 
     def fail(self, why: str) -> None:
         self._far.fail(why)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +15,8 @@ import msgspec
 
 from fast.engine.attached.arenas import Arenas, can_share
 from fast.engine.attached.rendezvous import Rendezvous
+from fast.engine.limits import SPARE_PARTICIPANTS
+from fast.engine.seat import say
 from fast.errors import UsageError, WireError
 from fast.transport import ShmTransport, Transport
 from fast.transport.pairwise import PairwiseTransport
@@ -24,8 +26,6 @@ from fast.transport.tcp.transport import Job, TcpTransport
 from fast.view import Groups
 
 _LOOPBACK = "127.0.0.1"
-SPARE_SERVERS = 4
-"""Servers beyond one per worker that a job has room for."""
 
 
 def release() -> str:
@@ -39,8 +39,8 @@ class Coming(msgspec.Struct):
     release: str
     workers: int
     host: str
-    """Equal for those who can share memory, if `shares`."""
-    shares: bool
+    memory: str
+    """Equal for those who share memory."""
     name: str
     """The host's."""
     session: str
@@ -55,14 +55,21 @@ class Meeting:
     workers: int
     rendezvous: Rendezvous
     secret: Secret | None
-    """None: worker 0 makes one, and it goes through the rendezvous."""
+    """None: worker 0 makes one. It goes through the arenas' door, or if there are several hosts through the
+    rendezvous."""
     meets_at: str = ""
     """A host that all can reach, if the launcher names one."""
     listen_at: str = ""
     """The address of this host that the others can reach, if the user names it."""
     encrypted: bool = True
     deadline_s: float = 60.0
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    near: ShmTransport | None = None
+    """The way to those of this host, if the process that has started all of them has made it."""
+    say: Callable[[str], None] = say
+
+    @property
+    def makes_secret(self) -> bool:
+        return self.encrypted and self.secret is None
 
 
 @dataclass(frozen=True)
@@ -77,34 +84,41 @@ class Met:
 def meet(meeting: Meeting) -> Met:
     """Wait until all workers have come; this worker's way to the others."""
     coming = _come(meeting)
-    secret = _secret(meeting) if meeting.encrypted else None
-    session, size = coming[0].session, meeting.workers * 2 + SPARE_SERVERS
+    session, near = coming[0].session, meeting.near
+    size = meeting.workers * 2 + SPARE_PARTICIPANTS if near is None else near.size
     groups = _groups(coming)
     group = next(group for group in groups if meeting.worker in group)
-    arenas = Arenas(session, meeting.worker, group, size) if len(group) > 1 else None
-    listener = listen(_address(meeting, coming))
-    try:
+    made = new_secret() if meeting.worker == 0 and meeting.makes_secret else None
+    word = b"" if made is None else made.text().encode()
+    shares = near is None and len(group) > 1
+    with ExitStack() as undo:
+        listener = undo.enter_context(listen_here(_address(meeting, coming)))
+        arenas = Arenas(session, meeting.worker, group, size, word) if shares else None
         where = meeting.rendezvous.exchange("where", address_of(listener).encode(), meeting.deadline_s)
-    except BaseException:
-        listener.close()
-        raise
+        fetched, words = ([], {}) if arenas is None else arenas.fetch(meeting.deadline_s)
+        secret = meeting.secret
+        if meeting.makes_secret:
+            alone = shares and len(group) == meeting.workers
+            secret = parse_secret((words[0] if alone else _handed(meeting, word)).decode())
+        undo.pop_all()
+    if shares:
+        near = ShmTransport(meeting.worker, fetched, group)
     directory = {worker: address.decode() for worker, address in enumerate(where)}
     job = Job(session, size, release(), directory, meeting.deadline_s, groups if len(groups) > 1 else ())
-    identity = None if secret is None else issue(secret, session, meeting.worker)
+    identity = None if secret is None or not meeting.encrypted else issue(secret, session, meeting.worker)
+    sharing = () if near is None else near.shared_with
 
     def far(woken: Callable[[], None] = lambda: None) -> TcpTransport:
-        return TcpTransport(meeting.worker, job, listener, identity, woken=woken)
+        return TcpTransport(meeting.worker, job, listener, identity, woken=woken, near=sharing)
 
-    if arenas is None:
-        return Met(job, secret, far())
-    near = ShmTransport(meeting.worker, arenas.fetch(meeting.deadline_s), group)
-    return Met(job, secret, PairwiseTransport(near, far))
+    return Met(job, secret, far() if near is None else PairwiseTransport(near, far))
 
 
 def _come(meeting: Meeting) -> list[Coming]:
     """Everybody who comes; all of them must have come to the same job."""
     session = os.urandom(8).hex() if meeting.worker == 0 else ""
-    mine = Coming(release(), meeting.workers, host_key(), can_share(), socket.gethostname(), session)
+    name, memory = socket.gethostname(), _memory(meeting)
+    mine = Coming(release(), meeting.workers, host_key(), memory, name, session)
     brought = meeting.rendezvous.exchange("come", msgspec.json.encode(mine), meeting.deadline_s)
     try:
         coming = [msgspec.json.decode(each, type=Coming) for each in brought]
@@ -126,10 +140,17 @@ def _come(meeting: Meeting) -> list[Coming]:
 
 def _groups(coming: Sequence[Coming]) -> Groups:
     """Which workers share memory, in the order of their lowest: all workers come to the same groups."""
-    found: dict[tuple[str, int], list[int]] = {}
+    found: dict[str, list[int]] = {}
     for worker, each in enumerate(coming):
-        found.setdefault((each.host, -1 if each.shares else worker), []).append(worker)
+        found.setdefault(each.memory, []).append(worker)
     return tuple(map(tuple, found.values()))
+
+
+def _memory(meeting: Meeting) -> str:
+    """That of this host; of those whom one process has started; or nobody else's."""
+    if meeting.near is not None:
+        return f"{host_key()} of {min(meeting.near.shared_with | {meeting.worker})}"
+    return host_key() if can_share() else f"{host_key()} of {meeting.worker}"
 
 
 def _address(meeting: Meeting, coming: Sequence[Coming]) -> str:
@@ -146,29 +167,24 @@ def _address(meeting: Meeting, coming: Sequence[Coming]) -> str:
     return address
 
 
-def _secret(meeting: Meeting) -> Secret:
-    """The one that was given, or one that worker 0 hands to the others."""
-    if meeting.secret is not None:
-        return meeting.secret
-    made = new_secret() if meeting.worker == 0 else None
-    if made is not None and meeting.workers > 1 and not meeting.rendezvous.private:
+def _handed(meeting: Meeting, word: bytes) -> bytes:
+    """The secret that worker 0 has made, by way of the rendezvous."""
+    if meeting.worker == 0 and not meeting.rendezvous.private:
         meeting.say(
-            "fast: warning: no secret was given, so worker 0 has made one and handed it to the others through the "
+            "warning: no secret was given, so worker 0 has made one and handed it to the others through the "
             "launcher's own store, which isn't encrypted. Whoever can read that can join. Set FAST_SECRET_FILE to "
             "the path of a file with mode 0600 on every host (`fast secret job.secret` makes one)."
         )
-    text = b"" if made is None else made.text().encode()
-    shared = meeting.rendezvous.exchange("secret", text, meeting.deadline_s)[0]
-    return parse_secret(shared.decode())
+    return meeting.rendezvous.exchange("secret", word, meeting.deadline_s)[0]
 
 
 # Where this is
 
 
 def host_key() -> str:
-    """Equal for two processes that can share memory: same boot, same namespaces of network and processes."""
+    """Equal for two processes that can share memory: same boot, same user, same namespaces."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    parts = [boot.read_text().strip() if boot.is_file() else socket.gethostname()]
+    parts = [boot.read_text().strip() if boot.is_file() else socket.gethostname(), str(os.getuid())]
     for kind in ("net", "pid", "ipc"):
         place = Path(f"/proc/self/ns/{kind}")
         parts.append(os.readlink(place) if place.exists() else "")
@@ -190,6 +206,16 @@ def address_towards(host: str, port: int = 9) -> str:
         except OSError as error:
             raise UsageError(f"there is no route to {host}: {error.strerror}") from error
         return str(probe.getsockname()[0])
+
+
+def listen_here(address: str) -> socket.socket:
+    """A listening socket at one of this host's addresses."""
+    try:
+        return listen(address)
+    except OSError as error:
+        raise UsageError(
+            f"can't listen at {address}: {error.strerror}. FAST_LISTEN names an address of this very host."
+        ) from error
 
 
 def check_private(address: str, *, named: bool) -> None:

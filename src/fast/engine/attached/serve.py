@@ -10,7 +10,7 @@ import torch
 
 from fast.engine.attached.servers import Description
 from fast.engine.process import die_with_parent, find, name_process
-from fast.engine.seat import Seat, seated
+from fast.engine.seat import Seat, say, seated
 from fast.errors import FastError
 from fast.transport.tcp import issue, parse_secret
 from fast.transport.tcp.connection import listen, split_address
@@ -61,7 +61,7 @@ def _seat(described: Description, transport: TcpTransport) -> Seat:
         workers=described.workers,
         connect=lambda: transport,
         start_servers=lambda strategy, count: None,
-        say=lambda line: print(f"fast: {line}", file=sys.stderr),
+        say=say,
         seed=described.seed,
         deadline_s=described.deadline_s,
     )

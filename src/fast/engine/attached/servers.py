@@ -73,7 +73,10 @@ def start_servers(
             secret=None if secret is None else secret.text(),
             groups=job.groups,
         )
-        process = subprocess.Popen([sys.executable, "-m", _PROGRAM], stdin=subprocess.PIPE)
+        # In a session of its own: a launcher that tells its workers to stop tells their whole group.
+        process = subprocess.Popen(
+            [sys.executable, "-m", _PROGRAM], stdin=subprocess.PIPE, start_new_session=True
+        )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(description))
         process.stdin.close()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
 
+from fast.engine.attached.mpi import open_mpi
 from fast.engine.attached.rendezvous import Rendezvous, StoreRendezvous, open_store
 from fast.errors import UsageError
 
-_STORE_PORT_BASE, _STORE_PORTS = 20_000, 20_000
+_STORE_PORT_BASE, _STORE_PORTS = 20_000, 12_000  # below those that the system hands out
 _OF_A_STEP = frozenset(
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"}
 )
@@ -58,8 +58,9 @@ def _torchrun(environ: Mapping[str, str]) -> Place | None:
     agents = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
     def rendezvous(deadline_s: float) -> Rendezvous:
-        store = open_store(host, port, serves=worker == 0 and not agents, deadline_s=deadline_s)
-        return StoreRendezvous(store, worker, workers, f"fast/{attempt}")
+        serves = worker == 0 and not agents
+        store = open_store(host, port, serves=serves, deadline_s=deadline_s)
+        return StoreRendezvous(store, worker, workers, f"fast/{attempt}", serves=serves)
 
     return Place("torchrun", worker, workers, host, rendezvous)
 
@@ -71,43 +72,8 @@ def _mpi(environ: Mapping[str, str]) -> Place | None:
     """`mpiexec -n 4 python train.py`, with Open MPI or with a launcher that speaks PMI."""
     for worker, workers in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
         if worker in environ and workers in environ:
-            return Place(
-                "mpi", _number(environ, worker), _number(environ, workers), "", lambda _: MpiRendezvous()
-            )
+            return Place("mpi", _number(environ, worker), _number(environ, workers), "", open_mpi)
     return None
-
-
-@final
-class MpiRendezvous(Rendezvous):
-    """Over MPI itself: needed for the meeting only, so whatever MPI does when a process dies doesn't matter here."""
-
-    def __init__(self) -> None:
-        try:
-            from mpi4py import MPI
-        except ImportError as error:
-            raise UsageError(
-                f"mpiexec has started this script, and mpi4py can't be imported ({error}). Install it with: "
-                "pip install 'fast-training[mpi]'"
-            ) from error
-        self._world = MPI.COMM_WORLD
-
-    def exchange(self, topic: str, mine: bytes, deadline_s: float) -> list[bytes]:
-        # Lengths first, then the bytes: allgather of objects would pickle them.
-        return gather_bytes(self._world, mine)
-
-
-def gather_bytes(world: object, mine: bytes) -> list[bytes]:
-    """Everybody's bytes, by the communicator's order."""
-    import numpy
-
-    size = world.Get_size()  # type: ignore[attr-defined]
-    lengths = numpy.zeros(size, dtype=numpy.int64)
-    world.Allgather(numpy.array([len(mine)], dtype=numpy.int64), lengths)  # type: ignore[attr-defined]
-    longest = int(lengths.max())
-    padded = numpy.frombuffer(mine.ljust(longest, b"\0"), dtype=numpy.uint8)
-    everything = numpy.zeros((size, longest), dtype=numpy.uint8)
-    world.Allgather(padded, everything)  # type: ignore[attr-defined]
-    return [everything[k, : lengths[k]].tobytes() for k in range(size)]
 
 
 # Slurm
@@ -115,20 +81,17 @@ def gather_bytes(world: object, mine: bytes) -> list[bytes]:
 
 def _slurm(environ: Mapping[str, str]) -> Place | None:
     """`srun python train.py`. In the batch script itself there is no step, and nothing to attach to."""
-    if (
-        not {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"}
-        <= environ.keys()
-    ):
+    if not environ.keys() >= _OF_A_STEP:
         return None
     worker, workers = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
     host = environ.get("FAST_COORDINATOR", first_host(environ["SLURM_STEP_NODELIST"]))
     # Two steps of one allocation may run at once; each of them finds a port of its own.
-    chosen = (_number(environ, "SLURM_JOB_ID") * 31 + int(environ["SLURM_STEP_ID"])) % _STORE_PORTS
+    chosen = (_number(environ, "SLURM_JOB_ID") * 31 + _number(environ, "SLURM_STEP_ID")) % _STORE_PORTS
     port = _STORE_PORT_BASE + chosen
 
     def rendezvous(deadline_s: float) -> Rendezvous:
         store = open_store(host, port, serves=worker == 0, deadline_s=deadline_s)
-        return StoreRendezvous(store, worker, workers, "fast")
+        return StoreRendezvous(store, worker, workers, "fast", serves=worker == 0)
 
     return Place("slurm", worker, workers, host, rendezvous)
 
@@ -145,4 +108,4 @@ def first_host(hosts: str) -> str:
     if not bracket or "," in name:
         return hosts.split(",")[0]
     inside, _, behind = rest.partition("]")
-    return name + inside.split(",")[0].split("-")[0] + behind.split(",")[0]
+    return first_host(name + inside.split(",")[0].split("-")[0] + behind)

@@ -13,6 +13,13 @@ from typing import final
 from fast.errors import WireError
 from fast.transport.tcp.records import PREFIX, Greeting, Kind, greeting_record, prefix_of, read_greeting
 
+NO_ANSWER = "no answer comes from its address: its host is down, or a firewall drops the packets"
+UNACKNOWLEDGED = (
+    "its host acknowledges nothing: the network is cut, its host is down, or a firewall drops the packets"
+)
+_RETRANSMITS = 2
+"""Its place in Linux's tcp_info: how often the oldest bytes have been sent again."""
+
 
 class Stage(Enum):
     """How far a connection has come."""
@@ -155,6 +162,17 @@ class Connection:
     def close(self) -> None:
         self.stage = Stage.CLOSED
         self.sock.close()
+
+
+def is_unacknowledged(sock: socket.socket) -> bool:
+    """Whether the kernel sends something again because no answer comes; False if the system doesn't say. A process
+    that is stopped doesn't matter: its kernel still answers."""
+    if not hasattr(socket, "TCP_INFO"):
+        return False
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RETRANSMITS + 1)[_RETRANSMITS] > 0
+    except OSError:
+        return False
 
 
 def dial(address: str, tls: ssl.SSLContext | None, peer: int, source: str = "") -> Connection:

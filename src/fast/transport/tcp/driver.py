@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from fast.errors import WireError
-from fast.transport.tcp.connection import Connection, Stage, dial
+from fast.transport.tcp.connection import NO_ANSWER, Connection, Stage, dial, is_unacknowledged
 from fast.transport.tcp.link import Arrived, Link, Told
 from fast.transport.tcp.records import Greeting, Kind, greeting_record, record
 
@@ -47,6 +47,10 @@ class Way:
     pause_s: float = _FIRST_PAUSE_S
     trouble: str = ""
     """Why there is no connection, in words."""
+    apart_ns: int = 0
+    """Since when a connection is tried in vain; 0 if there is one, or none is needed."""
+    stalled_ns: int = 0
+    """Since when the other host doesn't acknowledge what was sent on the connection."""
     refused_since: float | None = None
     """Since when nobody listens at its address any more."""
     faults: int = 0
@@ -135,6 +139,7 @@ class Driver:
                 if now >= next_beat:
                     next_beat = now + self._beat_s
                     with self._owner.lock:
+                        self._look_for_stalls()
                         self._owner.tick()
                 self._dial_those_due(now)
                 self._drop_slow_strangers(now)
@@ -148,6 +153,13 @@ class Driver:
             self._selector.close()
             os.close(self._woken)
             os.close(self._waker)
+
+    def _look_for_stalls(self) -> None:
+        for way in self._owner.ways.values():
+            if way.connection is None or not is_unacknowledged(way.connection.sock):
+                way.stalled_ns = 0
+            else:
+                way.stalled_ns = way.stalled_ns or time.monotonic_ns()
 
     def _farewell(self) -> None:
         """Let what was written arrive: a socket that is closed with something unread in it takes back what
@@ -250,6 +262,7 @@ class Driver:
                 way.dial_at = now + _IDLE_S
                 continue
             way.dial_at = now + way.pause_s
+            way.apart_ns = way.apart_ns or time.monotonic_ns()
             if not address:
                 continue  # it will be heard of, or has left
             way.pause_s = min(way.pause_s * 2, _LONGEST_PAUSE_S)
@@ -273,7 +286,8 @@ class Driver:
     def _drop_slow_strangers(self, now: float) -> None:
         limit_ns = GREETING_S * 1e9
         for connection in [c for c in self._young if now * 1e9 - c.began_ns > limit_ns]:
-            self._drop(connection, f"no greeting within {GREETING_S:.0f} s")
+            silent = connection.stage is Stage.CONNECTING
+            self._drop(connection, NO_ANSWER if silent else f"no greeting within {GREETING_S:.0f} s")
 
     def _go_on(self, connection: Connection) -> None:
         """Connect, shake hands, greet: as far as it goes without waiting."""
@@ -340,6 +354,7 @@ class Driver:
         self._open[connection] = 0
         way.connection, way.opened_at, way.told = connection, time.monotonic(), {}
         way.pause_s, way.trouble, way.refused_since = _FIRST_PAUSE_S, "", None
+        way.apart_ns = 0
         self._owner.news_for(peer, way)
 
     # Reading and writing

@@ -23,9 +23,8 @@ from torch import Tensor
 
 from fast.core.framing import copied_into, flat_copy, header_of, letter_of, lies_flat, nbytes_of, typed
 from fast.core.letter import Letter
-from fast.core.world import Link as Speed
-from fast.errors import PeerLost, PeerSilent, WireError
-from fast.transport.base import Phase, Status, Transport
+from fast.errors import PeerLost, PeerSilent, RunEnded, WireError
+from fast.transport.base import BETWEEN_HOSTS, Phase, Status, Transport, Trouble
 from fast.transport.tcp.bulletin import (
     ENDED_CHARACTERS,
     TEXT_CHARACTERS,
@@ -35,7 +34,7 @@ from fast.transport.tcp.bulletin import (
     encode_beats,
     neighbours,
 )
-from fast.transport.tcp.connection import address_of
+from fast.transport.tcp.connection import NO_ANSWER, UNACKNOWLEDGED, address_of
 from fast.transport.tcp.driver import Driver, Way
 from fast.transport.tcp.identity import Identity, client_context, peer_of, server_context
 from fast.transport.tcp.link import Arrived, Link, Parcel, Told
@@ -46,7 +45,7 @@ from fast.view import Groups
 _SHOWN = "fast.shown"
 """The tag of letters that answer a look."""
 _LETTER_BYTES = 1 << 34
-_LINGER_NAP_S = 0.05
+_LINGER_NAP_S, _ENDLESS_DEADLINE_S = 0.05, 60.0
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,11 @@ class TcpTransport(Transport):
     """One participant's end.
 
     `listener` is a bound and listening socket; `identity` is None for plain TCP. `source` is the address from
-    which to connect. `woken` is called when something has come.
+    which to connect. `woken` is called when something has come. A participant with `friends` of its own only watches:
+    it hears the news from these, and never says itself that somebody is lost.
     """
 
-    link = Speed(latency_s=100e-6, rate_bytes_per_s=1e9)
+    link = BETWEEN_HOSTS
 
     def __init__(
         self,
@@ -83,9 +83,12 @@ class TcpTransport(Transport):
         identity: Identity | None,
         *,
         advertised: str = "",
+        friends: Iterable[int] | None = None,
         woken: Callable[[], None] = lambda: None,
+        near: Iterable[int] = (),
     ) -> None:
         self.id, self.size, self.job, self.groups = id, job.size, job, job.groups
+        self._near = frozenset(near)
         self.lock = threading.Lock()
         self.ways: dict[int, Way] = {}
         self._identity, self._woken = identity, woken
@@ -110,8 +113,11 @@ class TcpTransport(Transport):
         beat_s = min(1.0, max(0.05, job.deadline_s / 10)) if job.deadline_s else 1.0
         refused_s = min(3.0, job.deadline_s / 2) if job.deadline_s else 3.0
         self._driver = Driver(self, listener, contexts, beat_s=beat_s, refused_s=refused_s)
+        self._watches = friends is not None
         there = sorted(job.directory)
-        if id in there:
+        if friends is not None:
+            friends = list(friends)
+        elif id in there:
             friends = [there[place] for place in neighbours(there.index(id), len(there))]
         else:  # it comes later, such as a server
             friends = sorted({there[(id + k) % len(there)] for k in range(2)}) if there else []
@@ -130,7 +136,8 @@ class TcpTransport(Transport):
 
     def address(self, peer: int) -> str:
         beat = self._bulletin.beats.get(peer)
-        if beat is not None and beat.phase >= Phase.LEFT:
+        asked = any(each == peer for each, _ in self._asked.values())
+        if beat is not None and beat.phase >= Phase.LEFT and not asked:
             return ""
         return beat.address if beat is not None and beat.address else self.job.directory.get(peer, "")
 
@@ -199,7 +206,7 @@ class TcpTransport(Transport):
 
     def lost(self, peer: int, why: str) -> None:
         """This peer won't come back, and everybody is to know."""
-        if self._known_phase(peer) < Phase.LEFT:
+        if self._known_phase(peer) < Phase.LEFT and not self._watches:
             self._end(
                 f"participant {peer} at {self.address(peer) or 'an unknown address'} is lost: {why}", peer
             )
@@ -333,11 +340,23 @@ class TcpTransport(Transport):
             way = self.ways.get(peer)
             return self._bulletin.status(peer, 0 if way is None else way.link.received)
 
-    def trouble(self, peer: int) -> str:
-        """Why there is no connection with this peer; empty if there is one, or none is needed."""
+    def connected_with(self, peers: Iterable[int]) -> bool:
+        """Whether there is a connection with each of these that hasn't left."""
         with self.lock:
-            way = self.ways.get(peer)
-            return "" if way is None or way.connection is not None else way.trouble
+            ways = [self.way(peer) for peer in peers if self._known_phase(peer) < Phase.LEFT]
+            return all(way.connection is not None for way in ways)
+
+    def trouble(self, peer: int) -> Trouble | None:
+        with self.lock:
+            return self._trouble(peer)
+
+    def _trouble(self, peer: int) -> Trouble | None:
+        way = self.ways.get(peer)
+        if way is None:
+            return None
+        if way.connection is not None:
+            return Trouble(way.stalled_ns, UNACKNOWLEDGED) if way.stalled_ns else None
+        return Trouble(way.apart_ns, way.trouble or NO_ANSWER) if way.apart_ns else None
 
     @property
     def ended(self) -> PeerLost | None:
@@ -347,7 +366,7 @@ class TcpTransport(Transport):
         return (
             None
             if beat is None
-            else PeerLost(beat.ended, peers=(beat.who if self._lost is None else self._lost,))
+            else RunEnded(beat.ended, peers=(beat.who if self._lost is None else self._lost,))
         )
 
     def fail(self, why: str) -> None:
@@ -415,19 +434,21 @@ class TcpTransport(Transport):
 
     def _check_answers(self, peer: int, name: str, began: float) -> None:
         if self._bulletin.ended is not None:
-            raise PeerLost(self._bulletin.ended.ended, peers=(peer,))
+            raise RunEnded(self._bulletin.ended.ended, peers=(peer,))
         limit = self.job.deadline_s
-        silent = time.monotonic_ns() - self._bulletin.heard_ns[peer]
-        if limit and silent > limit * 1e9 and time.monotonic() - began > limit:
+        now, trouble = time.monotonic_ns(), self._trouble(peer)
+        apart = trouble is not None and now - trouble.since_ns > limit * 1e9
+        silent = now - self._bulletin.heard_ns[peer] > limit * 1e9
+        if limit and (silent or apart) and time.monotonic() - began > limit:
             raise PeerSilent(
-                f"participant {peer} has not shown its {name} for {limit:.0f} s, and gives no sign of life. "
+                f"participant {peer} has not shown its {name} for {limit:.0f} s. "
                 f"{self._trouble_in_words(peer)}A longer --deadline waits longer.",
                 peers=(peer,),
             )
 
     def _trouble_in_words(self, peer: int) -> str:
-        way = self.ways.get(peer)
-        return "" if way is None or not way.trouble else f"There is no connection with it: {way.trouble}. "
+        trouble = self._trouble(peer)
+        return "" if trouble is None else f"There is no way to it: {trouble.why}. "
 
     def _show(self, peer: int, look: Look) -> None:
         window = self._windows.get(look.name)
@@ -450,20 +471,28 @@ class TcpTransport(Transport):
     # The end
 
     def close(self) -> None:
-        """Stay until everybody has left: the others may still look at what is published here."""
-        until = time.monotonic() + max(1.0, self.job.deadline_s or 60.0)
+        """Stay until all who can't read our memory have left: they may still look at what is published here."""
         with self._changed:
-            while time.monotonic() < until and not self._may_go():
+            while not self._may_go():
                 self._changed.wait(_LINGER_NAP_S)
         self._driver.stop()
 
     def _may_go(self) -> bool:
         """Whether nobody needs an answer of ours any more, and everybody has been told that we leave."""
-        beats = self._bulletin.beats
+        beats, known = self._bulletin.beats, {*self.job.directory, *self._bulletin.beats}
         over = self._bulletin.ended is not None or all(
-            who in beats and beats[who].phase >= Phase.LEFT for who in {*self.job.directory, *beats}
+            (who in beats and beats[who].phase >= Phase.LEFT) or self._is_silent(who)
+            for who in known - self._near
         )
-        return over and all(way.connection is None or way.link.idle for way in self.ways.values())
+        return over and all(
+            way.connection is None or way.link.idle or self._is_silent(peer)
+            for peer, way in self.ways.items()
+        )
+
+    def _is_silent(self, peer: int) -> bool:
+        """Whether a peer has given no sign of life for the deadline, so that nothing is to be expected of it."""
+        silent_ns = time.monotonic_ns() - self._bulletin.heard_ns[peer]
+        return peer != self.id and silent_ns > (self.job.deadline_s or _ENDLESS_DEADLINE_S) * 1e9
 
 
 def number_of(session: str) -> int:
