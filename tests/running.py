@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fast.engine import Failure, Job, LocalEngine, Outcome
+from fast.view import Groups
 
 PRELOAD = (
     "fast",
@@ -61,6 +62,7 @@ class Runner:
         seed: int | None = 0,
         deadline_s: float = 30.0,
         serve: str = "fast.loop.serving:serve",
+        groups: Groups = (),
         **arguments: Any,
     ) -> Outcome:
         """How it ended. `override` is what --strategy says; `arguments` go to the function."""
@@ -73,6 +75,7 @@ class Runner:
             seed=seed,
             deadline_s=deadline_s,
             preload=list(PRELOAD),
+            groups=groups,
         )
         return self.engine.run(job, listen)
 

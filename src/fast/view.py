@@ -25,6 +25,10 @@ _DTYPES = MappingProxyType(
 )
 
 
+Groups = tuple[tuple[int, ...], ...]
+"""Workers whose tensors are added up among each other first, each group ascending; () for one group of all."""
+
+
 @dataclass(frozen=True)
 class View:
     """The numbered set of live peers. Ids never change; an index is a place among the workers."""
@@ -32,6 +36,8 @@ class View:
     number: int
     workers: tuple[int, ...]
     servers: tuple[int, ...] = ()
+    groups: Groups = ()
+    """In which order sums are made. The groups are those of the start, whoever has left since."""
 
     def index(self, worker: int) -> int:
         """The place of this worker in the view, for topologies."""
@@ -57,7 +63,24 @@ class View:
             self.number + 1,
             tuple(w for w in self.workers if w not in out),
             tuple(s for s in self.servers if s not in out),
+            self.groups,
         )
+
+
+def grouped(members: Sequence[int], groups: Groups) -> Groups:
+    """The members of each group among these ascending members, in the order of their lowest. A member that is in
+    no group is one by itself.
+
+    >>> grouped((0, 1, 3, 4, 6), ((0, 3), (1, 2), (4, 5)))
+    ((0, 3), (1,), (4,), (6,))
+    """
+    if not groups:
+        return (tuple(members),)
+    number_of = {member: number for number, group in enumerate(groups) for member in group}
+    found: dict[int, list[int]] = {}
+    for member in members:
+        found.setdefault(number_of.get(member, -1 - member), []).append(member)
+    return tuple(map(tuple, found.values()))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from fast.cli.run import tell_record
 from fast.engine import Failure
 from fast.errors import UsageError
 from fast.loop.script import find_module
+from fast.membership import parse_groups
 from fast.runtime.record import CANT_RECORD
 from running import Lent
 
@@ -83,6 +84,8 @@ def script(tmp_path) -> str:
         (["--strategy", "torus(topology=torus(rows=2))", "--workers", "3"], "doesn't hold 3 workers"),
         (["--strategy", "nowhere.py:Mine"], "there is no file nowhere.py"),
         (["--deadline", "0"], "--deadline 0: a deadline is longer than 0 seconds"),
+        (["--groups", "2x2"], "--groups 2x2: that is 4 workers, and there are 2"),
+        (["--groups", "0"], "--groups 0: worker 1 is in no group. Write 2x4"),
         (["--deadline", "nan"], "--deadline nan: a deadline is longer than 0 seconds"),
         (["--deadline", "inf"], "--deadline inf: a deadline is longer than 0 seconds"),
         (["--threads", "0"], "--threads 0: a worker needs at least 1 thread"),
@@ -119,6 +122,39 @@ def test_a_module_is_found_without_being_imported(tmp_path):
     (tmp_path / "train.py").touch()
     with pytest.raises(UsageError, match=r"Leave out -m to run the file: fast run train\.py"):
         find_module("train.py", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "workers", "groups"),
+    [
+        ("2x2", 4, ((0, 1), (2, 3))),
+        (" 0-1, 2 - 3", 4, ((0, 1), (2, 3))),
+        ("1+3,0+2", 4, ((0, 2), (1, 3))),
+        ("3,0-1+2", 4, ((0, 1, 2), (3,))),
+        ("all", 4, ((0, 1, 2, 3),)),
+        ("1x1", 1, ((0,),)),
+    ],
+)
+def test_groups_are_read(text, workers, groups):
+    assert parse_groups(text, workers) == groups
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("2x3", "that is 6 workers, and there are 4"),
+        ("2x", "these are no groups"),
+        ("0-1,1-3", "worker 1 is named twice"),
+        ("0-1,3", "worker 2 is in no group"),
+        ("0-4", "there is no worker 4, only 4 workers"),
+        ("3-0", "'3-0' names no workers"),
+        ("", "'' names no workers"),
+        ("0-1,two", "'two' names no workers"),
+    ],
+)
+def test_what_are_no_groups_is_refused(text, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        parse_groups(text, 4)
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])

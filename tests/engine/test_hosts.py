@@ -183,7 +183,7 @@ def test_a_record_of_several_hosts_is_replayed_and_nothing_shows_the_secret(make
     """They share a folder here; elsewhere their files are put together."""
     hosts = make_hosts(2)
     script, secret = hosts.script(), hosts.secret()
-    first = hosts.run("--workers", "3", *secret, "--record", "run.rec", script, "24", log="--log")
+    first = hosts.run("--workers", "4", *secret, "--record", "run.rec", script, "24", log="--log")
     first.until("waiting for")
     second = hosts.worker(1, *secret)
     second.until("begins")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import sys
 
@@ -134,7 +135,7 @@ CONSOLIDATE
 def recorded(engine, tmp_path):
     """Runs something on real workers with a record; gives the record and how the run ended."""
 
-    def run(entry, workers, *, listen=lambda event: None, **arguments):
+    def run(entry, workers, *, listen=lambda event: None, groups=(), **arguments):
         job = Job(
             workers=workers,
             entry=entry,
@@ -144,6 +145,7 @@ def recorded(engine, tmp_path):
             preload=list(PRELOAD),
             folder=str(tmp_path),
             record=str(tmp_path / "run.rec"),
+            groups=groups,
         )
         return tmp_path / "run.rec", engine.run(job, listen)
 
@@ -200,6 +202,20 @@ def test_a_run_is_repeated_bit_for_bit(call, recorded):
     if call == "flood":
         assert of(record, answers.Refused)
         assert of(record, answers.Flushed)
+
+
+def test_groups_are_repeated_too(recorded):
+    """Over shared memory, and over letters where the algorithm is named; the record says which groups."""
+    for call in ("allreduce", "allreduce(algorithm='direct')"):
+        record, outcome = recorded(
+            "grouped_bodies:train", 3, groups=((0, 2), (1,)), strategy=call, steps=[3, 2, 3]
+        )
+        assert outcome.failure is None, outcome.failure
+        replayed = replay(load_record(record))
+        assert [replayed.results[worker]["own"] for worker in range(3)] == [
+            each["own"] for each in outcome.results
+        ]
+        shutil.rmtree(record)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from lab_plans import OWN
 from fast.cli.comparing import servers_in_words
 from fast.cli.simulate import simulate_command
 from fast.errors import UsageError
-from fast.lab import Plan, Simulated
+from fast.lab import Plan, Simulated, settings_of
 from fast.loop.loading import strategies_from
 from fast.sim.cluster import cluster_of, read_cluster
 from fast.sim.cluster.options import check_speeds
@@ -50,6 +50,27 @@ def test_the_model_is_said_in_words_and_kept(capsys: pytest.CaptureFixture[str])
     assert kept("a")["facts"]["model"] == words
     report = Path("runs/a/report.html").read_text()
     assert "4 workers, 2 to a host, on 2 hosts" in report
+
+
+def test_groups_are_said_in_words_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate_command(OWN, "allreduce", workers=4, epochs=1, groups="2x2", name="a")
+    assert "step 20ms, groups 2x2" in capsys.readouterr().out
+    assert kept("a")["settings"]["groups"] == "2x2"
+    for groups, sentence in (
+        ("2x3", "that is 6 workers, and there are 4"),
+        ("0-2", "worker 3 is in no group"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            simulate_command(OWN, "allreduce", workers=4, epochs=1, groups=groups, name="b")
+
+
+def test_what_was_kept_before_there_were_groups_is_run_again_plainly() -> None:
+    simulate_command(OWN, "allreduce", workers=4, epochs=1, hosts="2", name="a")
+    file = Path("runs/a/run.json")
+    data = json.loads(file.read_text())
+    assert data["settings"].pop("groups") is None and settings_of(file).order is None
+    file.write_text(json.dumps(data))
+    assert settings_of(file).groups == "all" and settings_of(file).order == ((0, 1, 2, 3),)
 
 
 def test_servers_are_counted_where_a_strategy_has_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from fast.engine import LocalEngine
-from fast.lab import Budget, Run, load_task, simulate_task, train_task
+from fast.lab import Budget, Plan, Real, Run, Simulated, load_task, simulate_task, train_task
+from fast.lab.tuning import Setting
+from fast.lab.worlds import Notes, trainer_of
 from fast.loop.loading import strategy_from
 from fast.sim import Compute, parse_network, parse_straggler
+from running import Lent
 
 pytestmark = pytest.mark.real
 
@@ -54,6 +57,25 @@ def test_synchronous_training_gives_the_same_bits_in_both_worlds(
             theirs.bytes_sent,
         )
         assert ours.staleness == theirs.staleness
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd(tau=2)"])
+def test_groups_that_a_plan_names_are_those_of_both_worlds(strategy: str, engine: LocalEngine) -> None:
+    """As `--groups` says them, with short last steps, so that the weights of a mean are unequal."""
+
+    def trained(world: Real | Simulated, groups: str | None) -> torch.Tensor:
+        plan = Plan.of(OWN, strategy, 4, epochs=2, groups=groups, world=world)
+        with trainer_of(plan) as trainer:
+            if isinstance(world, Real):
+                trainer._engine = Lent(engine)  # type: ignore[attr-defined]
+            setting = Setting(plan.settings.strategies[0], 1.0)
+            return trainer.train(setting, 3, Notes(lambda event: None, "a")).weights[0]
+
+    exact, hosts = Simulated(gradients="exact"), Simulated(gradients="exact", hosts="2")
+    crossed, plain = trained(Real(), "0+2,1+3"), trained(Real(), None)
+    assert torch.equal(crossed, trained(exact, "0+2,1+3")) and not torch.equal(crossed, plain)
+    assert torch.equal(plain, trained(exact, None)) and torch.equal(plain, trained(hosts, "all"))
+    assert torch.equal(trained(Real(), "2x2"), trained(hosts, None))
 
 
 def test_one_worker_trains_as_in_the_simulator(engine: LocalEngine) -> None:

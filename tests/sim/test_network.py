@@ -431,15 +431,16 @@ def test_costs_of_a_mean():
     assert mean_ns(slow, (0, 1), 1000) == 1_000_000_000
     assert mean_ns(slow, (0, 2), 1000) == 3_000_000
     crowded = Network(GB, 0.0, hosts=Hosts(2), inside=Network(math.inf, 0.0))
-    assert mean_ns(crowded, (0, 1, 2), 3000) == 4000  # who is alone sends two thirds, twice
+    assert mean_ns(crowded, (0, 1, 2), 3000) == 3000  # who is alone sends one half, twice
     shared = Network(1e6, 1e-3, shared=True, message_s=1e-4)
     assert mean_ns(shared, (0, 1, 2, 3), 10**6) == round(2 * 3 / 4 * 1e9) + 2_000_000 + 2 * 3 * 100_000
     assert mean_ns(replace(shared, receive_bytes_per_s=1e5), (0, 1), 10**6) == 10**10 + 2_000_000
 
 
 def mean_by_pairs(network: Network, members: tuple[int, ...], nbytes: int) -> Fraction:
-    """Plain: every ordered pair carries 2/n of the tensor in two letters, through all that is on its way;
-    what has most to do sets the pace."""
+    """Plain: every ordered pair of hosts carries 2/H of the tensor, in two letters for each member of the largest,
+    and every ordered pair of members of one host 2/n, through all that is on its way; what has most to do sets the
+    pace."""
     load: dict[tuple[str, int], Fraction] = {}
     share, letters_ns = Fraction(2 * nbytes, len(members)), 2 * Fraction(round(network.message_s * 1e9))
     latency, racks, inside = Fraction(0), network.racks, Fraction(0)
@@ -449,19 +450,21 @@ def mean_by_pairs(network: Network, members: tuple[int, ...], nbytes: int) -> Fr
 
     for a in members:
         for b in members:
-            start, end = network.host(a), network.host(b)
-            if a != b and start == end:
+            if a != b and network.host(a) == network.host(b):
                 put(("inside", a), share * 10**9 / Fraction(network.within.rate_bytes_per_s))
                 inside = Fraction(round(network.within.latency_s * 1e9))
-            elif start != end:
-                put(("out", start), share * 10**9 / Fraction(network.rate_bytes_per_s) + letters_ns)
-                put(("in", end), share * 10**9 / Fraction(network.receives))
-                way = Fraction(round(network.latency_s * 1e9))
-                if racks is not None and start // racks.hosts != end // racks.hosts:
-                    put(("up", start // racks.hosts), share * 10**9 / Fraction(racks.rate_bytes_per_s))
-                    put(("down", end // racks.hosts), share * 10**9 / Fraction(racks.rate_bytes_per_s))
-                    way += round(racks.latency_s * 1e9)
-                latency = max(latency, way)
+    there = [network.host(member) for member in members]
+    slices, part = max(map(there.count, there)), Fraction(2 * nbytes, len(set(there)))
+    for start in set(there):
+        for end in set(there) - {start}:
+            put(("out", start), part * 10**9 / Fraction(network.rate_bytes_per_s) + slices * letters_ns)
+            put(("in", end), part * 10**9 / Fraction(network.receives))
+            way = Fraction(round(network.latency_s * 1e9))
+            if racks is not None and start // racks.hosts != end // racks.hosts:
+                put(("up", start // racks.hosts), part * 10**9 / Fraction(racks.rate_bytes_per_s))
+                put(("down", end // racks.hosts), part * 10**9 / Fraction(racks.rate_bytes_per_s))
+                way += round(racks.latency_s * 1e9)
+            latency = max(latency, way)
     within = max((ns for (what, _), ns in load.items() if what == "inside"), default=Fraction(0))
     across = max((ns for (what, _), ns in load.items() if what != "inside"), default=Fraction(0))
     return max(within + 2 * inside, across + 2 * latency)

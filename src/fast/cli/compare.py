@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fast.cli.comparing import FolderOption, carry_out
+from fast.cli.grouping import GroupsOption
 from fast.cli.options import (
     AgainOption,
     Asked,
@@ -57,6 +58,7 @@ def compare_command(
         ),
     ] = None,
     ticks: TicksOption = None,
+    groups: GroupsOption = None,
     deadline: Annotated[
         float | None,
         typer.Option(
@@ -78,7 +80,7 @@ def compare_command(
     """
     asked = Asked(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
-        None if pace is None else parse_duration(pace) / 1e9, deadline, straggler=straggler,
+        None if pace is None else parse_duration(pace) / 1e9, deadline, straggler=straggler, groups=groups,
     )  # fmt: skip
     return carry_out(
         asked,

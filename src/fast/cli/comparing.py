@@ -105,6 +105,8 @@ def title_of(plan: Plan) -> str:
         words = f"{settings.workers} worker{many} on this machine"
         if settings.pace_s is not None:
             words += f", pace {settings.pace_s * 1e3:g} ms"
+    if settings.groups is not None:
+        words += f", groups {settings.groups}"
     if settings.split != "iid":
         words += f", split {settings.split}"
     return f"{settings.task}: {words}, target {settings.target:g}"

@@ -173,6 +173,7 @@ class Asked:
     spread: float | None = None
     gradients: str | None = None
     scenario: str | None = None
+    groups: str | None = None
 
     def plan(self, world: Real | Simulated, *, seeds: int, tune: int) -> Plan:
         """With defaults for what was left out; `seeds` and `tune` are those of the command."""
@@ -186,6 +187,7 @@ class Asked:
             "ticks": self.ticks,
             "split": self.split,
             "deadline_s": self.deadline_s,
+            "groups": self.groups,
         }
         return Plan.of(
             self.task,

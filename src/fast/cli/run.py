@@ -10,6 +10,7 @@ import typer
 
 from fast.cli.across import PORT, Across, run_here
 from fast.cli.display import RunDisplay, end_of
+from fast.cli.grouping import GroupsOption
 from fast.cli.passing import passed_on, was_given
 from fast.cli.stopping import Stopping
 from fast.engine import Failure, Job, LocalEngine
@@ -18,6 +19,7 @@ from fast.loop.launching import SERVER_ENTRY, check_options, threads_per_worker
 from fast.loop.loading import strategy_from
 from fast.loop.run_folder import RUNS, open_log, say
 from fast.loop.script import find_module
+from fast.membership import parse_groups
 from fast.runtime.journal import check_recordable
 from fast.runtime.record import CANT_RECORD, check_free
 
@@ -55,6 +57,7 @@ def run_command(
     deadline: Annotated[
         float, typer.Option(help="Seconds without a sign of life after which a worker counts as lost.")
     ] = 60.0,
+    groups: GroupsOption = None,
     record: Annotated[
         str | None,
         typer.Option(help="New folder for a record of the run; `fast replay` repeats it bit for bit."),
@@ -104,6 +107,7 @@ def run_command(
     job = job_of(target, workers, counts[0] if counts else workers, threads)
     job.strategy, job.seed, job.deadline_s = strategy, seed, deadline
     job.record = None if record is None else str(Path(record).resolve())
+    job.groups = () if groups is None else parse_groups(groups, workers)
     for note in passed_on(context, f"-m {script}" if module else script, arguments or []):
         say(note)
     with across.met(job, threads, record):

@@ -8,6 +8,7 @@ import typer
 
 from fast.cli.comparing import FolderOption, carry_out
 from fast.cli.fuzz import check_fuzzed, fuzz_strategies
+from fast.cli.grouping import GroupsOption
 from fast.cli.options import (
     AgainOption,
     Asked,
@@ -95,6 +96,7 @@ def simulate_command(
         int | None, typer.Option(help="With --sizes-only: number of steps per worker.", show_default="100")
     ] = None,
     ticks: TicksOption = None,
+    groups: GroupsOption = None,
     name: NameOption = None,
     runs: FolderOption = None,
     again: AgainOption = None,
@@ -111,7 +113,7 @@ def simulate_command(
         task, strategies, workers, target, epochs, seconds, seed, seeds, tune, split, ticks,
         network=network, step=step, straggler=straggler,
         cluster=cluster, hosts=hosts, racks=racks, speeds=speeds, spread=spread, gradients=gradients,
-        scenario=scenario, check=check or None,
+        scenario=scenario, check=check or None, groups=groups,
     )  # fmt: skip
     sized = SizesAsked(parameters, steps) if sizes_only or parameters is not None else None
     if sized is not None:

@@ -32,7 +32,7 @@ DEFAULT_STRATEGIES = "allreduce,dpsgd,gossip"
 _WORKERS = 1000
 _WIDTH = 100
 _QUIET_S = 10.0
-_NEEDS_VALUES = ("target", "epochs", "seconds", "seeds", "tune", "split", "ticks", "gradients")
+_NEEDS_VALUES = ("target", "epochs", "seconds", "seeds", "tune", "split", "ticks", "gradients", "groups")
 _HEADS = (
     "time per\nstep",
     "steps\nper s",

@@ -15,7 +15,7 @@ T. Ben-Nun and T. Hoefler, Demystifying parallel and distributed deep learning, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -66,6 +66,20 @@ def tree(members: int, nbytes: float, link: Link) -> float:
 def lower_bound(members: int, nbytes: float, link: Link) -> float:
     """What no sum without redundant work can go below, as long as a hop only doubles who knows."""
     return _hops(math.log2(members), link) + 2 * _share(members) * _moving(nbytes, link)
+
+
+def across(sizes: Sequence[int], nbytes: float, link: Link) -> float:
+    """Among groups of these sizes, each of which has one link that its members share: within a group in place,
+    between groups by letters. Groups tell who takes part, and a piece goes to its group and back."""
+    return _hops(3, link) + 2 * _share(len(sizes)) * _moving(nbytes, link)
+
+
+def in_pairs(sizes: Sequence[int], nbytes: float, link: Link) -> float:
+    """The same where each member writes to all others: the cheaper one of `exchange` and `direct`."""
+    members = sum(sizes)
+    letters = max(size * (members - size) for size in sizes)
+    whole = _hops(1, link) + letters * _moving(nbytes, link)
+    return min(whole, _hops(2, link) + 2 * letters * _moving(nbytes / members, link))
 
 
 COSTS: Mapping[str, Cost] = MappingProxyType(

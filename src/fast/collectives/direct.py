@@ -14,7 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fast.collectives.agreement import Company, company_of, others
-from fast.collectives.canonical import Rule, add_scaled, mean_of
+from fast.collectives.canonical import Rule, add_scaled, mean_of, parts_of
 from fast.collectives.cutting import cut_evenly
 from fast.collectives.mail import Entry, Mail, check_like
 
@@ -26,7 +26,7 @@ async def direct(
     company, cuts, terms = await _scatter(mail, values, among, entry)
     places = dict(zip(company.members, cuts, strict=True))
     mine = out[places[mail.id]]
-    add_scaled(terms, rule(company.weights), mine)
+    add_scaled(terms, rule(company.weights), mine, parts_of(company.members, mail.groups))
     rest = company.others(mail.id)
     mail.send(rest, mine)
     for peer, theirs in (await mail.tensors(rest)).items():
@@ -40,7 +40,7 @@ async def exchange(
 ) -> Company:
     """The same in one hop."""
     company, terms = await all_to_all(mail, values, among, entry)
-    add_scaled(terms, rule(company.weights), out)
+    add_scaled(terms, rule(company.weights), out, parts_of(company.members, mail.groups))
     return company
 
 
@@ -51,7 +51,7 @@ async def scatter_mean(
     company, cuts, terms = await _scatter(mail, values, among, entry)
     own = cuts[company.members.index(mail.id)]
     mine = mail.memory("slice", own.stop - own.start, values.dtype, values.device)
-    add_scaled(terms, mean_of(company.weights), mine)
+    add_scaled(terms, mean_of(company.weights), mine, parts_of(company.members, mail.groups))
     return company, mine
 
 

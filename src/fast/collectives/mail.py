@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from fast.core.letter import Letter
 from fast.core.world import Need, World
 from fast.errors import PeerLost, WireError
 from fast.parts.codecs.base import Workspace
+from fast.view import Groups
 from fast.wire import HEADER_BYTES
 
 
@@ -37,8 +38,10 @@ class Mail:
     memory may be given back.
     """
 
-    def __init__(self, world: World, tag: str, work: Workspace | None = None) -> None:
+    def __init__(self, world: World, tag: str, work: Workspace | None = None, groups: Groups = ()) -> None:
         self.id, self.tag = world.id, tag
+        self.groups = groups
+        """In which order canonical sums are made."""
         self.nbytes = 0
         """What was sent so far: payload and header, for each receiver."""
         self._world, self._work = world, work or Workspace()
@@ -50,6 +53,23 @@ class Mail:
             return
         self.nbytes += len(targets) * (values.numel() * values.element_size() + HEADER_BYTES)
         self._world.send(targets, Letter(self.id, self.tag, values, steps=(0,), **_about(entry)))
+
+    def send_about(
+        self,
+        to: Iterable[int],
+        words: str,
+        members: Sequence[int],
+        weights: Sequence[float],
+        present: int | None,
+    ) -> None:
+        """Tell these peers who of a group takes part in a round."""
+        targets = tuple(to)
+        if not targets:
+            return
+        note = {"round": words, "members": list(members), "weights": list(weights)}
+        self.nbytes += len(targets) * HEADER_BYTES
+        empty = torch.empty(0, dtype=torch.uint8)
+        self._world.send(targets, Letter(self.id, self.tag, empty, steps=(0,), present=present, note=note))
 
     async def collect(self, peers: Iterable[int]) -> dict[int, Letter]:
         """The next letter of each of these peers; those who are missing have left."""

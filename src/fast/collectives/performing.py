@@ -45,7 +45,7 @@ class Performer:
         if self._work.owns(round_.tensor):  # the result of a round before, which this one would write into
             round_ = replace(round_, tensor=round_.tensor.clone())
         key = (round_.tag, round_.among)
-        mail = Mail(self._world, round_.tag, self._work)
+        mail = Mail(self._world, round_.tag, self._work, round_.groups)
         part = _Part(mail, round_, self.remaining.get(key, round_.among), self._world)
         company, tensor = await part.perform()
         if company.members != round_.among:

@@ -39,7 +39,8 @@ class How:
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise UsageError(
-                f"order={self.order!r}: a sum is made in 'canonical' order, by ascending worker, or in 'any'"
+                f"order={self.order!r}: a sum is made in 'canonical' order, by ascending worker within a host and then "
+                "over hosts, or in 'any'"
             )
 
 

@@ -51,8 +51,9 @@ class Together(Mail):
 
         The result is the caller's until its next `mean`. With `read_only=True` it may be memory
         that all of them read (one copy less): writing into it is refused. Everybody gets the same
-        bits. The sum is made in canonical order, by ascending worker; with `order="any"` faster
-        algorithms may be chosen for many workers or slow links, or one is asked for by name. What a
+        bits. The sum is made in canonical order, by ascending worker within a host and then over hosts;
+        with `order="any"` faster algorithms may be chosen for many workers or slow links, or one is asked
+        for by name. What a
         `codec` remembers belongs to the `channel`; without a name, to the n-th round of its kind in a
         turn, so name those that a turn leaves out now and then.
         """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from fast.errors import UsageError
 from fast.membership import Change, view_now
 from fast.parts.codecs.base import Coder
 from fast.trace import Record
-from fast.view import Layout, View
+from fast.view import Groups, Layout, View
 
 _ROUND = "fast."
 
@@ -104,6 +104,12 @@ class Round:
     """Rounds that are under way at once go in different lanes; all members number them alike."""
     part: tuple[int, int, int] | None = None
     """(start, stop, total) where the tensor is a slice of a flat one whose mean is made in pieces."""
+    groups: Groups = ()
+    """In which order a sum is made: the view's. Worlds fill it in."""
+
+    def in_groups(self, groups: Groups) -> Round:
+        """The same in this order."""
+        return self if groups == self.groups else replace(self, groups=groups)
 
     @property
     def tag(self) -> str:

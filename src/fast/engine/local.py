@@ -153,5 +153,6 @@ def _header(job: Job) -> Header:
         seed=job.seed,
         deadline_s=job.deadline_s,
         threads=job.threads,
+        groups=job.groups,
         folder=job.folder or os.getcwd(),
     )

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from fast.engine.limits import SPARE_PARTICIPANTS
+from fast.view import Groups
 
 _CHUNK_BYTES = 1 << 16
 
@@ -58,6 +59,8 @@ class Job(msgspec.Struct):
     preload: list[str] = []
     """Modules that the host imports once, before it forks."""
     folder: str | None = None
+    groups: Groups = ()
+    """In which order sums are made; () for one group of all workers."""
     record: str | None = None
     """A new folder in which everybody writes down what its world answers."""
     log: str | None = None

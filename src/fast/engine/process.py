@@ -109,6 +109,7 @@ def make_seat(
         seed=job.seed,
         strategy=job.strategy,
         deadline_s=job.deadline_s,
+        groups=job.groups,
     )
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, final
 
@@ -29,6 +30,7 @@ from fast.runtime.prompting import Diverged, Halt, Prompter
 from fast.runtime.record import Header, Recorded, processor, script_digest
 from fast.trace import Observer
 from fast.transport import MemoryHub
+from fast.view import Groups
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -93,7 +95,7 @@ class _Replay:
     def __init__(self, record: Recorded, watch: Watch | None, listen: Listener) -> None:
         self._record, self._watch, self._listen = record, watch, listen
         self._hub = MemoryHub(max(record.parts) + 2 + record.header.workers)
-        self._baton, self._table = Baton(lambda: self._hub.changes), Table()
+        self._baton, self._table = Baton(lambda: self._hub.changes), Table(_groups(record.header))
         self._prompters: dict[int, Prompter] = {}
         self._result = Replayed()
         self._error: BaseException | None = None
@@ -243,6 +245,7 @@ class _Replay:
             header.seed,
             header.strategy,
             deadline_s=0.0,
+            groups=_groups(header),
             journal=prompter,
         )
 
@@ -293,6 +296,13 @@ class _Sink(io.RawIOBase):
         if not self.closed:
             super().close()
             self._rows.end()
+
+
+def _groups(header: Header) -> Groups:
+    """In which order sums were made: the workers of each host are a group, unless the user said otherwise."""
+    ends = [*accumulate(header.counts)]
+    hosts = tuple(tuple(range(end - count, end)) for count, end in zip(header.counts, ends, strict=True))
+    return header.groups or hosts
 
 
 def _near(header: Header, id: int) -> frozenset[int] | None:

@@ -11,13 +11,14 @@ from typing import final
 
 from torch import Tensor
 
-from fast.collectives.canonical import canonical_mean
+from fast.collectives.canonical import canonical_mean, parts_of
 from fast.core.letter import Letter, union
 from fast.core.world import Reduction, Round
 from fast.engine.baton import Baton
 from fast.runtime.prompting import Halt, Prompter
 from fast.transport import MemoryHub, MemoryTransport
 from fast.transport.base import BETWEEN_HOSTS, Patience, Reducing, Status
+from fast.view import Groups
 
 _Key = tuple[tuple[int, ...], int, tuple[int, int, int] | None, int]
 """Members, lane, slice of a flat tensor, and which round of those."""
@@ -36,13 +37,15 @@ class _Contribution:
 class Table:
     """Where the means of one replay are made."""
 
+    groups: Groups = ()
     rounds: dict[_Key, dict[int, _Contribution]] = field(default_factory=dict)
     taken: Counter[_Key] = field(default_factory=Counter)
 
     def result(self, key: _Key, members: tuple[int, ...]) -> Reduction:
         """For one of the members; the last one clears the table."""
         brought = [self.rounds[key][member] for member in members]
-        mean = canonical_mean([each.tensor for each in brought], [each.weight for each in brought])
+        tensors, weights = [each.tensor for each in brought], [each.weight for each in brought]
+        mean = canonical_mean(tensors, weights, parts=parts_of(members, self.groups))
         self.taken[key] += 1
         if self.taken[key] == len(members):
             del self.rounds[key], self.taken[key]

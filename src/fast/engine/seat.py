@@ -14,6 +14,7 @@ from fast.errors import UsageError
 from fast.runtime import Journal, Logbook
 from fast.trace import Observer
 from fast.transport import MemoryHub, MemoryTransport, Transport
+from fast.view import Groups
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Seat:
     strategy: str | Strategy | None = None
     """What whoever started the run asks for; overrides what the script says."""
     deadline_s: float = 60.0
+    groups: Groups = ()
+    """In which order sums are made, if somebody says so; else the workers of each host are one group."""
     at_exit: Callable[[Callable[[], None]], None] = lambda leave: None
     """Where nobody of ours runs the script: takes what is to be done when it ends."""
     journal: Journal | None = None

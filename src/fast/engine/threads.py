@@ -9,6 +9,7 @@ from typing import Any
 from fast.core import Strategy
 from fast.engine.seat import Seat, seated
 from fast.transport import MemoryHub, MemoryTransport
+from fast.view import Groups
 
 ServerBody = Callable[[Strategy, int], None]
 
@@ -21,6 +22,7 @@ def run_threads(
     seed: int | None = 0,
     strategy: str | None = None,
     deadline_s: float = 10.0,
+    groups: Groups = (),
 ) -> list[Any]:
     """Call `body(id)` on as many threads, each in its seat. Raises what the first of them raised."""
     hub = MemoryHub(2 * workers + 1)
@@ -47,7 +49,9 @@ def run_threads(
                 start(lambda number=number: server_body(strategy, number), seat_of(workers + number))  # type: ignore[misc]
 
         connect = lambda: MemoryTransport(id, hub)  # noqa: E731
-        return Seat(id, workers, connect, start_servers, said.append, seed, strategy, deadline_s)
+        return Seat(
+            id, workers, connect, start_servers, said.append, seed, strategy, deadline_s, groups=groups
+        )
 
     def run_body(id: int) -> None:
         results[id] = body(id)

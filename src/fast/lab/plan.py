@@ -20,6 +20,7 @@ from fast.lab.splits import Split, parse_split
 from fast.lab.surroundings import cores
 from fast.lab.tasks import epochs_of, load_task, target_of
 from fast.loop.loading import strategies_from, strategy_from
+from fast.membership import parse_groups
 from fast.sim import parse_straggler
 from fast.sim.simulation import check_hosts
 
@@ -53,6 +54,7 @@ class Plan:
         ticks: int = TICKS,
         pace_s: float | None = None,
         deadline_s: float = 60.0,
+        groups: str | None = None,
         world: Real | Simulated = REAL,
     ) -> Plan:
         """Everything that can be wrong is found here, before anything starts."""
@@ -74,6 +76,7 @@ class Plan:
             ticks=ticks,
             pace_s=pace_s,
             deadline_s=deadline_s,
+            groups=groups,
             world=world,
         )
         return _checked(settings, problem, chosen)
@@ -168,6 +171,8 @@ def _check_settings(settings: Settings) -> None:
         raise UsageError(f"--deadline {settings.deadline_s:g}: a deadline is longer than 0 seconds")
     if settings.pace_s is not None and not 0 < settings.pace_s < math.inf:
         raise UsageError(f"--pace {settings.pace_s:g}: a step's time is longer than 0 seconds")
+    if settings.groups is not None:
+        parse_groups(settings.groups, settings.workers)
     if isinstance(settings.world, Simulated):
         settings.world.model(), settings.world.faults()
     elif settings.world.straggler is not None:

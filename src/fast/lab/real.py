@@ -31,6 +31,7 @@ from fast.lab.measures import (
 )
 from fast.lab.tasks import load_task
 from fast.lab.training import CONSOLIDATED, Orders, copies_file, replica_file
+from fast.view import Groups
 
 Listen = Callable[[dict[str, Any]], None]
 PRELOAD = ("fast.lab.training", "torch._dynamo", "sklearn.datasets")
@@ -55,6 +56,7 @@ def train_task(
     seed: int = 0,
     engine: LocalEngine | None = None,
     deadline_s: float = 60.0,
+    groups: Groups = (),
     listen: Listen = lambda message: None,
     **orders: Any,
 ) -> Run:
@@ -64,7 +66,7 @@ def train_task(
         with LocalEngine() as own:
             return train_task(
                 task, strategy, workers=workers, budget=budget, seed=seed,
-                engine=own, deadline_s=deadline_s, listen=listen, **orders,
+                engine=own, deadline_s=deadline_s, groups=groups, listen=listen, **orders,
             )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="fast-", ignore_cleanup_errors=True) as folder:
         told = {"orders": msgspec.to_builtins(Orders(task, strategy, seed, budget, folder, **orders))}
@@ -76,6 +78,7 @@ def train_task(
             server_arguments=told,
             seed=seed,
             deadline_s=deadline_s,
+            groups=groups,
             preload=list(PRELOAD),
             folder=os.getcwd(),
         )

@@ -10,9 +10,11 @@ import msgspec
 from fast.errors import UsageError
 from fast.lab.budget import TICKS
 from fast.lab.journal import RUN, UNREADABLE
+from fast.membership import parse_groups
 from fast.sim import Cluster, Compute
 from fast.sim.cluster import cluster_of
 from fast.sim.faults import Scenario, parse_scenario
+from fast.view import Groups
 
 
 class Real(msgspec.Struct, frozen=True, tag_field="kind", tag="real"):
@@ -99,7 +101,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ticks: int = TICKS
     pace_s: float | None = None
     deadline_s: float = 60.0
+    groups: str | None = None
+    """In which order sums are made, as it was asked for. None: the workers of a host are one group."""
     world: Real | Simulated
+
+    @property
+    def order(self) -> Groups | None:
+        """The groups; None where the hosts say it."""
+        return None if self.groups is None else parse_groups(self.groups, self.workers)
 
     @property
     def simulated(self) -> bool:
@@ -123,8 +132,12 @@ def settings_of(path: Path) -> Settings:
 
 
 def _as_it_was(settings: Any) -> Any:
-    """With what went without saying when it was written: gradients were computed one by one."""
+    """With what went without saying when it was written: gradients were computed one by one, and all workers
+    were one group."""
     match settings:
         case {"world": {"kind": "sim"} as world} if "gradients" not in world:
-            return {**settings, "world": {**world, "gradients": "exact"}}
+            settings = {**settings, "world": {**world, "gradients": "exact"}}
+    match settings:
+        case {"world": {"kind": "sim"}} if "groups" not in settings:
+            return {**settings, "groups": "all"}
     return settings

@@ -36,6 +36,7 @@ from fast.runtime.gathering import representatives
 from fast.sim import Cluster, ComputeModel, Network, Simulation, SimWorker
 from fast.sim.checkers import Checkers
 from fast.sim.faults import Director, Scenario
+from fast.view import Groups
 
 
 def simulate_task(
@@ -55,12 +56,14 @@ def simulate_task(
     scenario: Scenario | None = None,
     checkers: Checkers | None = None,
     gradients: str = "exact",
+    groups: Groups | None = None,
 ) -> Run:
     """Train a task with one strategy on this many simulated workers, with one torch thread.
 
     `scenario` is what goes wrong; `checkers` watch, and raise where a promise is broken. `gradients`:
     exact (one by one, the bits of real workers), together, or auto (see `lab.batching`). `enough` may end the
     run at a tick, such as a `lab.judging.Goal` that is reached: the ticks up to it are those of a whole run.
+    `groups`: in which order sums are made; None for the workers of each host as a group.
     """
     with one_thread():
         together = way_of(gradients, task, strategy, workers).together
@@ -94,6 +97,7 @@ def simulate_task(
             absent=() if scenario is None else scenario.absent,
             spoil_letters=checkers is not None,
             gradients=crew.gradients,
+            groups=groups,
         )
         watch = Watch(simulation, replicas, watchers, budget, agreed, on_tick, enough)
         calm = only_new_garbage() if together else nullcontext()

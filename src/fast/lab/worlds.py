@@ -76,6 +76,7 @@ class _OnProcesses(Trainer):
             seed=seed,
             engine=self._engine,
             deadline_s=settings.deadline_s,
+            groups=settings.order or (),
             listen=notes.listen,
             metrics=notes.metrics,
             run=notes.run,
@@ -130,6 +131,7 @@ class _InSimulation(Trainer):
             scenario=self._world.faults(),
             checkers=self._checkers(setting.call),
             gradients=self._world.gradients,
+            groups=self._plan.settings.order,
         )
 
     def _checkers(self, call: str) -> Checkers | None:

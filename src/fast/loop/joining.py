@@ -28,7 +28,7 @@ from fast.runtime import WorkerRuntime
 from fast.runtime.moving import MovingAverage
 from fast.strategies.calls import short_call
 from fast.trace import Observer
-from fast.view import View
+from fast.view import Groups, View
 
 Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
@@ -134,8 +134,8 @@ def _join_others(
     if seat.workers > 1:
         check_layers(model, strategy)
     strategy.check(seat.workers)
-    view = view_of(seat.workers, servers)
     transport = seat.connect()
+    view = view_of(seat.workers, servers, seat.groups or transport.groups)
     replica = TorchReplica(
         model,
         optimizer,
@@ -230,9 +230,9 @@ def final_backward() -> Iterator[None]:
             replica.final_backward(False)
 
 
-def view_of(workers: int, servers: int) -> View:
+def view_of(workers: int, servers: int, groups: Groups = ()) -> View:
     """Workers have the ids from 0 on, servers those after them."""
-    return View(0, tuple(range(workers)), tuple(range(workers, workers + servers)))
+    return View(0, tuple(range(workers)), tuple(range(workers, workers + servers)), groups)
 
 
 def _servers(strategy: Strategy, workers: int) -> int:

@@ -22,9 +22,10 @@ def serve(
 ) -> None:
     """Serve as server `number` of this strategy until every worker has left."""
     seat, chosen = current_seat(), strategy_from(strategy)
+    transport = seat.connect()
     run_server(
-        seat.connect(),
-        view_of(seat.workers, chosen.servers(seat.workers)),
+        transport,
+        view_of(seat.workers, chosen.servers(seat.workers), seat.groups or transport.groups),
         chosen,
         server_replica,
         seed=DEFAULT_SEED if seat.seed is None else seat.seed,

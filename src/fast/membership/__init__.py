@@ -5,6 +5,7 @@ May import: view, errors.
 Never: asks anybody, waits, or remembers.
 """
 
+from fast.membership.grouping import parse_groups
 from fast.membership.views import Change, Why, patience_of, view_now
 
-__all__ = ["Change", "Why", "patience_of", "view_now"]
+__all__ = ["Change", "Why", "parse_groups", "patience_of", "view_now"]

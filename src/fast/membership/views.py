@@ -56,6 +56,7 @@ def view_now(start: View, changes: Sequence[Change], *, keep: int, step: int | N
         start.number + counted,
         tuple(worker for worker in start.workers if worker not in gone),
         tuple(server for server in start.servers if server not in gone),
+        start.groups,
     )
 
 

@@ -25,6 +25,7 @@ import torch
 
 from fast.errors import FastError, UsageError
 from fast.runtime.answers import Answer, AnyAnswer, Ended, Opened, Raised
+from fast.view import Groups
 
 SCHEMA = 1
 FRAME_LIMIT_BYTES = 1 << 28
@@ -56,6 +57,8 @@ class Header(msgspec.Struct, kw_only=True):
     deadline_s: float
     threads: int
     folder: str
+    groups: Groups = ()
+    """In which order sums were made."""
     processor: str = ""
     versions: dict[str, str] = {}
 

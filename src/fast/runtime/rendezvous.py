@@ -12,7 +12,7 @@ from torch import Tensor
 from fast.errors import PeerLost, UsageError
 from fast.runtime.world import RealWorld
 from fast.transport import Phase, Transport
-from fast.view import Layout
+from fast.view import Groups, Layout
 
 _HELLO, _WEIGHTS, _REST = "hello", "start weights", "start rest"
 _NAP_S = 0.1
@@ -27,6 +27,8 @@ class Hello(msgspec.Struct):
     """Names and shapes of what is copied at the start only: buffers and frozen parameters."""
     optimizer: dict[str, Any] | None = None
     """For the servers: the optimizer as data."""
+    groups: Groups = ()
+    """In which order sums are made."""
 
 
 def meet(world: RealWorld, hello: Hello, weights: Tensor, rest: Sequence[tuple[str, Tensor]]) -> None:
@@ -98,6 +100,11 @@ def _check_same(first: int, a: Hello, peer: int, b: Hello) -> None:
         raise UsageError(
             f"worker {first} joins with strategy {a.strategy} and worker {peer} with {b.strategy}. "
             "All workers of a run take the same one."
+        )
+    if a.groups != b.groups:
+        raise UsageError(
+            f"worker {first} adds up in the groups {a.groups} and worker {peer} in {b.groups}. All workers of a run "
+            "take the same ones: start all of them with the same --groups."
         )
     for kind, ours, theirs in (
         ("parameters", a.layout["segments"], b.layout["segments"]),

@@ -115,6 +115,7 @@ class WorkerRuntime:
             layout=self.replica.layout.describe(),
             rest=[(name, list(tensor.shape)) for name, tensor in rest],
             optimizer=self.replica.optimizer_spec() if served else None,
+            groups=self.world.start_view.groups,
         )
         self._show_live()
         meet(self.world, hello, self.replica.weights, rest)

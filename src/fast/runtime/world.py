@@ -21,13 +21,14 @@ from fast.core.seeds import stream_seed
 from fast.core.world import Kind, Pause, Round, is_round, is_ticket
 from fast.errors import MailboxFull, UsageError, WireError
 from fast.parts.kernels.amending import amend, amend_atomically
+from fast.runtime.across import Across
 from fast.runtime.answers import Counts
 from fast.runtime.journal import Journal, check_round
 from fast.runtime.outbox import FOLDING_LIMIT, Outbox
 from fast.runtime.patience import Deadline
 from fast.trace import Dropped, Listeners, Observer, Record, Waited
 from fast.transport import Phase, Transport
-from fast.transport.base import Patience, Reducing
+from fast.transport.base import Patience, UnderWay
 from fast.view import View
 
 _NAP_S = 0.1
@@ -71,6 +72,7 @@ class RealWorld(World):
         self._results: dict[tuple[int, int, torch.dtype], Tensor] = {}
         self._others = tuple(p for p in (*view.workers, *view.servers) if p != self.id)
         self._performer = Performer(self)
+        self._across = Across(self, transport)
         self._waited_ns = 0
         self.exchanged = False
         """Whether the strategy has sent, read or shown anything, or taken part in a round of several."""
@@ -354,8 +356,15 @@ class RealWorld(World):
         began_ns, waited_before_ns = self.now(), self._waited_ns
         if self.journal is not None:
             check_round(round_)
+        round_ = round_.in_groups(self.start_view.groups)
         if self._takes(round_):
             reduction = await self._reduce_in_place(round_)
+            self._report_waits_of_mean(began_ns)
+        elif self.journal is None and self._across.takes(
+            round_
+        ):  # a record holds letters, and they have the same bits
+            reduction = self._result(await self._across.perform(round_, self._await), round_)
+            self._release_round(round_.tag)
             self._report_waits_of_mean(began_ns)
         else:
             reduction = await self._performer.perform(round_)
@@ -380,19 +389,26 @@ class RealWorld(World):
         if journal is not None:
             journal.reducing(lane)
         under_way = self.transport.reduce(round_)
+        await self._await(under_way)
+        reduction = under_way.reduction
+        if journal is not None:
+            journal.reduced(lane, reduction.members)
+        return self._result(reduction, round_)
+
+    def _result(self, reduction: Reduction, round_: Round) -> Reduction:
+        """As its caller may have it: for itself, unless it only reads."""
+        if round_.read_only and reduction.tensor.device == round_.tensor.device:
+            return reduction
+        return replace(reduction, tensor=self._own_copy(reduction.tensor, round_), whole=None)
+
+    async def _await(self, under_way: UnderWay) -> None:
         if self.polled:
             while not under_way.poll():
                 await Pause(under_way.poll, lambda: self._finish(under_way))
         else:
             await self._finish(under_way)
-        reduction = under_way.reduction
-        if journal is not None:
-            journal.reduced(lane, reduction.members)
-        if round_.read_only and reduction.tensor.device == round_.tensor.device:
-            return reduction
-        return replace(reduction, tensor=self._own_copy(reduction.tensor, round_), whole=None)
 
-    async def _finish(self, under_way: Reducing) -> None:
+    async def _finish(self, under_way: UnderWay) -> None:
         with self.patience:
             under_way.finish(_Attentive(self))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import final
 
-from fast.collectives.canonical import canonical_mean
+from fast.collectives.canonical import canonical_mean, parts_of
 from fast.core import Reduction
 from fast.core import world as core
 from fast.core.letter import union
@@ -103,7 +103,8 @@ class Rounds:
         members = tuple(sorted(arrived))
         waits = [arrived[member] for member in members]
         asked = [wait.asked for wait in waits]
-        result = canonical_mean([each.tensor for each in asked], [each.weight for each in asked])
+        parts = parts_of(members, asked[0].groups)
+        result = canonical_mean([each.tensor for each in asked], [each.weight for each in asked], parts=parts)
         present = reduce(union, (each.present for each in asked))
         nbytes = result.numel() * result.element_size()
         ends_ns = self._traffic.mean(members, nbytes, group[0] or self._workers)

@@ -25,7 +25,7 @@ from fast.sim.rounds import Rounds
 from fast.sim.stage import Stage
 from fast.sim.world import SimWorld, Surroundings
 from fast.trace import Observer
-from fast.view import View
+from fast.view import Groups, View
 
 FORWARD_SHARE = 1 / 3
 """Of a step's computing: backward makes about twice as many multiplications as forward."""
@@ -67,7 +67,9 @@ class Simulation:
         absent: Collection[int] = (),
         spoil_letters: bool = False,
         deadline_s: float = 60.0,
+        groups: Groups | None = None,
     ) -> None:
+        """`groups`: in which order sums are made; None for the workers of each host as a group."""
         size = len(workers)
         _check(strategy, size, len(server_replicas), absent)
         _check_layers(workers)
@@ -75,7 +77,10 @@ class Simulation:
         cluster = (cluster or _plain(network, compute)).placed(
             size, len(server_replicas), colocated=strategy.colocated
         )
-        self.view = View(0, tuple(range(size)), tuple(range(size, size + len(server_replicas))))
+        servers = tuple(range(size, size + len(server_replicas)))
+        if groups is None:
+            groups = cluster.network.hosts.groups(size)
+        self.view = View(0, tuple(range(size)), servers, groups)
         self.strategy, self.seed, self.cluster = strategy, seed, cluster
         self.on_dropped: LetterSeen | None = None
         """Told of every letter that nobody will read; for checkers."""

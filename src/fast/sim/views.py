@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 from fast.membership import Change, Why, patience_of, view_now
@@ -35,7 +36,8 @@ class Views:
             for change in self._changes[self._told :]:
                 self._take(change)
             self._told = len(self._changes)
-            self._latest = View(self._start.number + self._told, tuple(self._there), self._start.servers)
+            number = self._start.number + self._told
+            self._latest = replace(self._start, number=number, workers=tuple(self._there))
         return self._latest
 
     def _take(self, change: Change) -> None:

@@ -327,6 +327,7 @@ class SimWorld(World):
             )
         self.touched = True
         await self.catch_up()
+        round_ = round_.in_groups(self.start_view.groups)
         plain = round_.kind is Kind.MEAN and round_.coder is None
         if not plain or round_.algorithm != "auto":
             return await self.performer.perform(round_)

@@ -12,13 +12,14 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from fast.collectives.canonical import canonical_mean
+from fast.collectives.canonical import canonical_mean, parts_of
 from fast.core import Reduction
 from fast.core.letter import union
 from fast.core.world import Round
 from fast.testing.showing import SOON_S
 from fast.transport import Phase, Transport
 from fast.transport.base import Patience
+from fast.view import Groups
 
 Result = TypeVar("Result")
 
@@ -60,9 +61,11 @@ class _Brought:
     tensors: Sequence[Tensor]
     weights: Sequence[float]
     present: Sequence[int | None]
+    groups: Groups = ()
 
     def expected(self, ids: Sequence[int]) -> Reduction:
-        mean = canonical_mean([self.tensors[k] for k in ids], [self.weights[k] for k in ids])
+        tensors, weights = [self.tensors[k] for k in ids], [self.weights[k] for k in ids]
+        mean = canonical_mean(tensors, weights, parts=parts_of(ids, self.groups))
         present: int | None = 0
         for k in ids:
             present = union(present, self.present[k])
@@ -77,6 +80,7 @@ def check_reduce(ends: Sequence[Transport]) -> None:
             tensors=[_tensor(end, number, length).to(dtype) for end in ends],
             weights=[[1.0] * size, [1.0 + 2 * k for k in range(size)], [0.0] * size][number % 3],
             present=[None if number % 4 == 0 and k == size - 1 else 1 << 30 * k for k in range(size)],
+            groups=(tuple(range(0, size, 2)), tuple(range(1, size, 2))) if number // 2 % 2 else (),
         )
         if number % 2:
             brought = replace(
@@ -112,7 +116,13 @@ def _check_round(
     def reduce(end: Transport) -> Reduction:
         k = end.id
         under_way = end.reduce(
-            Round(brought.tensors[k], among, weight=brought.weights[k], present=brought.present[k])
+            Round(
+                brought.tensors[k],
+                among,
+                weight=brought.weights[k],
+                present=brought.present[k],
+                groups=brought.groups,
+            )
         )
         under_way.finish(patience)
         found = under_way.reduction

@@ -10,9 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fast.collectives.across import Share
 from fast.core.letter import Letter
 from fast.core.world import Link, Reduction, Round
 from fast.errors import PeerLost, UsageError, WireError
+from fast.view import Groups
 
 
 class Phase(IntEnum):
@@ -63,13 +65,15 @@ class Transport(ABC):
 
     Every verb returns at once, but `sleep`, `close`, and `peek` at a peer on another host. What a network can do is
     abstract here. What only participants of one host can do for each other has a default that says no:
-    `shared_with`, `can_reduce` and `reduce`.
+    `shared_with`, `can_reduce`, `reduce` and `share`.
     """
 
     id: int
     size: int
     link: Link = Link(latency_s=15e-6, rate_bytes_per_s=3e9)
     """How fast the way to a peer is, for cost models: an order of magnitude."""
+    groups: Groups = ()
+    """Which workers share memory, for all workers of the job alike; () if all do, or none."""
 
     @abstractmethod
     def post(self, to: Iterable[int], letter: Letter, limit: int) -> tuple[int, ...]:
@@ -171,6 +175,10 @@ class Transport(ABC):
         """The canonical mean; its result is shared and read-only until the next one in its lane."""
         raise NotImplementedError
 
+    def share(self, round_: Round, among: tuple[int, ...]) -> Sharing:
+        """The part of a round that `among`, its members on this host, do in shared memory."""
+        raise NotImplementedError
+
     def take_waited_ns(self) -> dict[int, int]:
         """How long `reduce` waited for each peer since the last call."""
         return {}
@@ -184,11 +192,8 @@ class Transport(ABC):
             raise UsageError(f"participant {self.id} posts a letter that says it is from {letter.sender}")
 
 
-class Reducing(ABC):
-    """A collective of the transport's own that is under way."""
-
-    reduction: Reduction
-    """Once it is done."""
+class UnderWay(ABC):
+    """Something that participants of one host do together."""
 
     @abstractmethod
     def poll(self) -> bool:
@@ -197,6 +202,24 @@ class Reducing(ABC):
     @abstractmethod
     def finish(self, patience: Patience) -> None:
         """Wait until it is done."""
+
+
+class Reducing(UnderWay):
+    """A collective of the transport's own that is under way."""
+
+    reduction: Reduction
+    """Once it is done."""
+
+
+class Sharing(UnderWay):
+    """A collective with other hosts: the participants of this host are about to share its memory."""
+
+    share: Share
+    """Once it is done. The inputs may be read, and the result written, until `close` is called."""
+
+    @abstractmethod
+    def close(self) -> UnderWay:
+        """This participant has written all its slices of the result; once it is done everybody has."""
 
 
 class Patience(ABC):

@@ -10,7 +10,7 @@ from torch import Tensor
 from fast.core.letter import Letter
 from fast.core.world import Round
 from fast.errors import PeerLost, WireError
-from fast.transport.base import Phase, Reducing, Status, Transport, Trouble
+from fast.transport.base import Phase, Reducing, Sharing, Status, Transport, Trouble
 from fast.transport.shm import ShmTransport
 from fast.transport.tcp.transport import TcpTransport
 
@@ -26,7 +26,7 @@ class PairwiseTransport(Transport):
     def __init__(self, near: ShmTransport, far: Callable[[Callable[[], None]], TcpTransport]) -> None:
         self.id, self.size, self._near = near.id, near.size, near
         self._far = far(near.wake)
-        self.link = self._far.link
+        self.link, self.groups = self._far.link, self._far.groups
         self.shared = near.shared_with
 
     def _to(self, peer: int) -> Transport:
@@ -120,6 +120,9 @@ class PairwiseTransport(Transport):
 
     def reduce(self, round_: Round) -> Reducing:
         return self._near.reduce(round_)
+
+    def share(self, round_: Round, among: tuple[int, ...]) -> Sharing:
+        return self._near.share(round_, among)
 
     def take_waited_ns(self) -> dict[int, int]:
         return self._near.take_waited_ns()

@@ -15,7 +15,7 @@ from fast.core.letter import Letter
 from fast.core.world import Round
 from fast.errors import WireError
 from fast.transport.arena import Arena, create_arena
-from fast.transport.base import Phase, Reducing, Status, Transport
+from fast.transport.base import Phase, Reducing, Sharing, Status, Transport
 from fast.transport.control import Control, Fence, control_bytes
 from fast.transport.futex import Futex
 from fast.transport.shm_letters import Incoming, Outgoing
@@ -155,6 +155,9 @@ class ShmTransport(Transport):
 
     def reduce(self, round_: Round) -> Reducing:
         return self._reducer.reduce(round_)
+
+    def share(self, round_: Round, among: tuple[int, ...]) -> Sharing:
+        return self._reducer.share(round_, among)
 
     def take_waited_ns(self) -> dict[int, int]:
         return self._reducer.take_waited_ns()

@@ -10,25 +10,29 @@ Round s of a group in one lane, for each member:
 The result lies in the arena of the lowest member that takes part. It can't be overwritten while
 somebody still reads it, because round s + 1 begins only when everybody is ready again. Inputs
 are never written, and slices are cut at 64 bytes, so the bits are those of `canonical_mean`.
+
+In a mean with other hosts the members of this host meet and end in the same way (`share`). In between each of
+them writes slices of the result that it makes together with the other hosts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Generic, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from fast.collectives.canonical import EqualMean, add_up
+from fast.collectives.across import Share
+from fast.collectives.canonical import EqualMean, add_up, parts_of
 from fast.core.letter import union
 from fast.core.world import Reduction, Round
 from fast.errors import PeerLost, UsageError
 from fast.transport.arena import Arena, room_for
-from fast.transport.base import Patience, Phase, Reducing
+from fast.transport.base import Patience, Phase, Reducing, Sharing, UnderWay
 from fast.transport.control import GROUPS, Control, Fence
 from fast.transport.futex import Futex, yield_core
 from fast.view import ALIGN_BYTES
@@ -45,6 +49,7 @@ _KEY, _READY, _DONE, _OFFSET, _NBYTES, _WEIGHT, _PRESENT_AT, _PRESENT_LEN, _OUT,
 )
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
+Result = TypeVar("Result")
 _Key = tuple[tuple[int, ...], int, tuple[int, int, int] | None]
 """Members, lane, and which slice of a flat tensor: what one has allotted is never moved by another."""
 
@@ -57,10 +62,14 @@ class _Group:
         self.place = place
         self.key = int.from_bytes(digest, "little") | 1
         self.round = 0
+        self.present: tuple[int, ...] = ()
+        """Who takes part in this round."""
         self.places: dict[int, int] = {}
         self.staging: tuple[int, Tensor] | None = None
         self.presence: tuple[int, Tensor] | None = None
         self.plan_key: object = None
+        self.inputs: list[Tensor] = []
+        """Everybody's flat tensors, where they lay in the last round."""
         self.output: Tensor | None = None
         """The same object round after round, so that who reads it can prepare for it once."""
         self.output_place: object = None
@@ -95,17 +104,48 @@ class ShmReducer:
         self._waited: dict[int, int] = {}
 
     def reduce(self, round_: Round) -> Reducing:
+        group = self._group(round_)
+        return _Reducing(self, group, self._program(group, round_))
+
+    def share(self, round_: Round, among: tuple[int, ...]) -> Sharing:
+        group = self._group(round_)
+        return _Sharing(self, group, self._opening(group, round_, among), lambda: self._closing(group))
+
+    def _group(self, round_: Round) -> _Group:
         key = (round_.among, round_.lane, round_.part)
-        group = self._groups.get(key) or self._enter(key)
-        return _UnderWay(self, group, self._program(group, round_))
+        return self._groups.get(key) or self._enter(key)
+
+    # Programs: each yields what it needs of a peer, and is told whether it has come (else the peer has left)
 
     def _program(self, group: _Group, round_: Round) -> Generator[_Wanted, bool, Reduction]:
-        """Yields what it needs of a peer, and is told whether it has come (else the peer has left)."""
+        output = yield from self._meet(group, round_, round_.among)
+        present = group.present
+        self._add_up(group, round_, output)
+        together = self._union(group, present)  # before DONE: then the others may announce anew
+        yield from self._closing(group)
+        return Reduction(output, present, together, whole=group.whole)
+
+    def _opening(
+        self, group: _Group, round_: Round, among: tuple[int, ...]
+    ) -> Generator[_Wanted, bool, Share]:
+        output = yield from self._meet(group, round_, among)
+        weights, _ = self._plan(group, round_.tensor, output)
+        together = self._union(group, group.present)
+        return Share(group.present, tuple(weights), together, group.inputs, output.view(-1), group.whole)
+
+    def _closing(self, group: _Group) -> Generator[_Wanted, bool, None]:
+        self._tell(group, _DONE)
+        for peer in group.present:
+            if peer != self._id and not (yield _Wanted(peer, _DONE, group.round, "result")):
+                raise PeerLost(f"peer {peer} left in the middle of a mean", peers=(peer,))
+
+    def _meet(self, group: _Group, round_: Round, among: tuple[int, ...]) -> Generator[_Wanted, bool, Tensor]:
+        """Find out who of `among` takes part; memory for the result that all of them can write."""
         group.round += 1
         tensor = round_.tensor
         self._announce(group, tensor, round_.weight, round_.present)
         present: tuple[int, ...] = ()
-        for peer in round_.among:
+        for peer in among:
             if peer == self._id or (yield _Wanted(peer, _READY, group.round, "round")):
                 present += (peer,)
         self._check_alike(group, present, tensor)
@@ -114,14 +154,8 @@ class ShmReducer:
             self._offer_output(group, round_, nbytes)
         else:
             yield _Wanted(host, _OUT_NBYTES, nbytes, "memory for the result")
-        output = self._output(group, host, round_)
-        self._add_up(group, present, tensor, output)
-        together = self._union(group, present)  # before DONE: then the others may announce anew
-        self._tell(group, _DONE)
-        for peer in present:
-            if peer != self._id and not (yield _Wanted(peer, _DONE, group.round, "result")):
-                raise PeerLost(f"peer {peer} left in the middle of a mean", peers=(peer,))
-        return Reduction(output, present, together, whole=group.whole)
+        group.present = present
+        return self._output(group, host, round_)
 
     def wake_waiters(self) -> None:
         """After a change of phase: whoever sleeps on one of our words must look again."""
@@ -279,30 +313,40 @@ class ShmReducer:
                 group.whole = self._arenas[host].read(first, total * tensor.element_size()).view(tensor.dtype)
         return group.output
 
-    def _add_up(self, group: _Group, members: tuple[int, ...], tensor: Tensor, output: Tensor) -> None:
-        weights, places = [], []
+    def _add_up(self, group: _Group, round_: Round, output: Tensor) -> None:
+        tensor, members = round_.tensor, group.present
+        parts = parts_of(members, round_.groups)
+        weights, is_new = self._plan(group, tensor, output)
+        if is_new:
+            group.chunks = _chunks(group.inputs, output.view(-1), members.index(self._id), len(members))
+            several = len(members) > 1 and bool(group.chunks) and EqualMean.takes(tensor.dtype)
+            group.equal = EqualMean(group.chunks) if several else None
+        if group.equal is not None and not parts and len(set(weights)) == 1:
+            group.equal.run()
+            return
+        for inputs, out in group.chunks:
+            add_up(inputs, weights, out, parts)
+
+    def _plan(self, group: _Group, tensor: Tensor, output: Tensor) -> tuple[list[float], bool]:
+        """Everybody's weights; and whether their tensors, which are mapped now, or the result lie where they have
+        not lain before."""
+        weights, places, members = [], [], group.present
         for peer in members:
             entry = self._entry(group, peer)
             assert entry is not None
             weights.append(self._controls[peer].doubles[entry + _WEIGHT])
             places.append(self._controls[peer].words64[entry + _OFFSET])
         key = (members, tuple(places), output.data_ptr(), tensor.numel(), tensor.dtype)
-        if key != group.plan_key:
-            inputs = [
-                self._arenas[peer].read(place, tensor.numel() * tensor.element_size()).view(tensor.dtype)
-                if peer != self._id or self._arena.where(tensor) is None
-                else tensor.reshape(-1)
-                for peer, place in zip(members, places, strict=True)
-            ]
-            group.plan_key = key
-            group.chunks = _chunks(inputs, output.view(-1), members.index(self._id), len(members))
-            several = len(members) > 1 and bool(group.chunks) and EqualMean.takes(tensor.dtype)
-            group.equal = EqualMean(group.chunks) if several else None
-        if group.equal is not None and len(set(weights)) == 1:
-            group.equal.run()
-            return
-        for inputs, out in group.chunks:
-            add_up(inputs, weights, out)
+        if key == group.plan_key:
+            return weights, False
+        group.inputs = [
+            self._arenas[peer].read(place, tensor.numel() * tensor.element_size()).view(tensor.dtype)
+            if peer != self._id or self._arena.where(tensor) is None
+            else tensor.reshape(-1)
+            for peer, place in zip(members, places, strict=True)
+        ]
+        group.plan_key = key
+        return weights, True
 
     def _union(self, group: _Group, members: tuple[int, ...]) -> int | None:
         present: int | None = 0
@@ -318,22 +362,27 @@ class ShmReducer:
         return present
 
 
-@final
-class _UnderWay(Reducing):
-    """One round of one group, as far as it has come."""
+class _Program(Generic[Result]):
+    """One program of one group, as far as it has come."""
 
     def __init__(
-        self, reducer: ShmReducer, group: _Group, program: Generator[_Wanted, bool, Reduction]
+        self,
+        reducer: ShmReducer,
+        group: _Group,
+        program: Generator[_Wanted, bool, Result],
+        ended: Callable[[Result], None] = lambda result: None,
     ) -> None:
         self._reducer, self._group, self._program = reducer, group, program
         self._wanted: _Wanted | None = None
+        self._ended = ended
         self._advance(None)
 
     def _advance(self, answer: bool | None) -> None:
         try:
             self._wanted = self._program.send(answer)  # type: ignore[arg-type]  # None starts it
         except StopIteration as stop:
-            self._wanted, self.reduction = None, stop.value
+            self._wanted = None
+            self._ended(stop.value)
 
     def poll(self) -> bool:
         while self._wanted is not None:
@@ -346,6 +395,45 @@ class _UnderWay(Reducing):
     def finish(self, patience: Patience) -> None:
         while self._wanted is not None:
             self._advance(self._reducer.wait(self._group, self._wanted, patience))
+
+
+@final
+class _Reducing(_Program[Reduction], Reducing):
+    """A mean among the participants of this host."""
+
+    def __init__(
+        self, reducer: ShmReducer, group: _Group, program: Generator[_Wanted, bool, Reduction]
+    ) -> None:
+        super().__init__(reducer, group, program, self._keep)
+
+    def _keep(self, reduction: Reduction) -> None:
+        self.reduction = reduction
+
+
+@final
+class _Closing(_Program[None], UnderWay):
+    """The end of a round that is shared."""
+
+
+@final
+class _Sharing(_Program[Share], Sharing):
+    """This host's part of a mean with other hosts."""
+
+    def __init__(
+        self,
+        reducer: ShmReducer,
+        group: _Group,
+        opening: Generator[_Wanted, bool, Share],
+        closing: Callable[[], Generator[_Wanted, bool, None]],
+    ) -> None:
+        self._closing = closing
+        super().__init__(reducer, group, opening, self._keep)
+
+    def _keep(self, share: Share) -> None:
+        self.share = share
+
+    def close(self) -> UnderWay:
+        return _Closing(self._reducer, self._group, self._closing())
 
 
 def _dtype_number(tensor: Tensor) -> int:

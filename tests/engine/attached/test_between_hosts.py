@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
 
 def test_lockstep_gives_the_same_as_on_one_host(launch, runner: Runner, make_cluster, folder) -> None:
     """Shuffled orders, BatchNorm over all workers, scaled rates, snapshots, averages and their statistics."""
-    expected = runner.results("hosts_bodies:lockstep", WORKERS)
+    expected = runner.results("hosts_bodies:lockstep", WORKERS, groups=((0, 1), (2, 3)))
     assert on_two_hosts(launch, make_cluster(2), "lockstep", folder) == expected
 
 
@@ -53,6 +53,6 @@ def test_where_nobody_waits_workers_look_at_each_other(launch, make_cluster, fol
 
 
 def test_the_replica_of_who_has_left_early_still_counts(launch, runner: Runner, make_cluster, folder) -> None:
-    expected = runner.results("hosts_bodies:leaving", WORKERS)
+    expected = runner.results("hosts_bodies:leaving", WORKERS, groups=((0, 1), (2, 3)))
     assert on_two_hosts(launch, make_cluster(2), "leaving", folder) == expected
     assert len({each["final"] for each in expected}) == 2 and expected[1]["final"] == ""

@@ -102,7 +102,7 @@ def dynamic(cluster: Cluster, host: int) -> list[object]:
 
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_two_hosts_have_the_bits_of_fast_run(launch, runner, make_cluster, strategy: str) -> None:
-    expected = runner.results("attached_bodies:train", 4, strategy=strategy)
+    expected = runner.results("attached_bodies:train", 4, strategy=strategy, groups=((0, 1), (2, 3)))
     cluster = make_cluster(2)
     ended = two_hosts(launch, cluster, (strategy,), static)
     assert [each.code for each in ended] == [0, 0], ended[0].err + ended[1].err

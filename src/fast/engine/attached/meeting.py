@@ -23,6 +23,7 @@ from fast.transport.pairwise import PairwiseTransport
 from fast.transport.tcp import Secret, issue, new_secret, parse_secret
 from fast.transport.tcp.connection import address_of, listen
 from fast.transport.tcp.transport import Job, TcpTransport
+from fast.view import Groups
 
 _LOOPBACK = "127.0.0.1"
 
@@ -38,7 +39,8 @@ class Coming(msgspec.Struct):
     release: str
     workers: int
     host: str
-    """Equal for those who can share memory."""
+    memory: str
+    """Equal for those who share memory."""
     name: str
     """The host's."""
     session: str
@@ -84,10 +86,11 @@ def meet(meeting: Meeting) -> Met:
     coming = _come(meeting)
     session, near = coming[0].session, meeting.near
     size = meeting.workers * 2 + SPARE_PARTICIPANTS if near is None else near.size
-    group = [worker for worker, each in enumerate(coming) if each.host == coming[meeting.worker].host]
+    groups = _groups(coming)
+    group = next(group for group in groups if meeting.worker in group)
     made = new_secret() if meeting.worker == 0 and meeting.makes_secret else None
     word = b"" if made is None else made.text().encode()
-    shares = near is None and len(group) > 1 and can_share()
+    shares = near is None and len(group) > 1
     with ExitStack() as undo:
         listener = undo.enter_context(listen_here(_address(meeting, coming)))
         arenas = Arenas(session, meeting.worker, group, size, word) if shares else None
@@ -101,7 +104,7 @@ def meet(meeting: Meeting) -> Met:
     if shares:
         near = ShmTransport(meeting.worker, fetched, group)
     directory = {worker: address.decode() for worker, address in enumerate(where)}
-    job = Job(session, size, release(), directory, meeting.deadline_s)
+    job = Job(session, size, release(), directory, meeting.deadline_s, groups if len(groups) > 1 else ())
     identity = None if secret is None or not meeting.encrypted else issue(secret, session, meeting.worker)
     sharing = () if near is None else near.shared_with
 
@@ -114,7 +117,8 @@ def meet(meeting: Meeting) -> Met:
 def _come(meeting: Meeting) -> list[Coming]:
     """Everybody who comes; all of them must have come to the same job."""
     session = os.urandom(8).hex() if meeting.worker == 0 else ""
-    mine = Coming(release(), meeting.workers, host_key(), socket.gethostname(), session)
+    name, memory = socket.gethostname(), _memory(meeting)
+    mine = Coming(release(), meeting.workers, host_key(), memory, name, session)
     brought = meeting.rendezvous.exchange("come", msgspec.json.encode(mine), meeting.deadline_s)
     try:
         coming = [msgspec.json.decode(each, type=Coming) for each in brought]
@@ -132,6 +136,21 @@ def _come(meeting: Meeting) -> list[Coming]:
                 "Start all of them with the same number."
             )
     return coming
+
+
+def _groups(coming: Sequence[Coming]) -> Groups:
+    """Which workers share memory, in the order of their lowest: all workers come to the same groups."""
+    found: dict[str, list[int]] = {}
+    for worker, each in enumerate(coming):
+        found.setdefault(each.memory, []).append(worker)
+    return tuple(map(tuple, found.values()))
+
+
+def _memory(meeting: Meeting) -> str:
+    """That of this host; of those whom one process has started; or nobody else's."""
+    if meeting.near is not None:
+        return f"{host_key()} of {min(meeting.near.shared_with | {meeting.worker})}"
+    return host_key() if can_share() else f"{host_key()} of {meeting.worker}"
 
 
 def _address(meeting: Meeting, coming: Sequence[Coming]) -> str:

@@ -40,7 +40,14 @@ def main() -> None:
 
 
 def _connect(described: Description) -> TcpTransport:
-    job = Job(described.session, described.size, described.release, described.directory, described.deadline_s)
+    job = Job(
+        described.session,
+        described.size,
+        described.release,
+        described.directory,
+        described.deadline_s,
+        described.groups,
+    )
     identity = None
     if described.secret is not None:
         identity = issue(parse_secret(described.secret), job.session, described.id)

@@ -19,6 +19,7 @@ from fast.core import Strategy
 from fast.errors import UsageError
 from fast.transport.tcp import Secret
 from fast.transport.tcp.transport import Job
+from fast.view import Groups
 
 _PROGRAM = "fast.engine.attached.serve"
 
@@ -39,6 +40,7 @@ class Description(msgspec.Struct):
     deadline_s: float
     seed: int | None
     secret: str | None
+    groups: Groups = ()
 
     @property
     def id(self) -> int:
@@ -69,6 +71,7 @@ def start_servers(
             deadline_s=job.deadline_s,
             seed=seed,
             secret=None if secret is None else secret.text(),
+            groups=job.groups,
         )
         # In a session of its own: a launcher that tells its workers to stop tells their whole group.
         process = subprocess.Popen(

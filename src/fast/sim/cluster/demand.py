@@ -1,9 +1,9 @@
-"""What a mean asks of a network: direct reduce-scatter and all-gather, as loads of its queues.
+"""What a mean asks of a network, as loads of queues: sums within hosts, reduce-scatter and all-gather between them.
 
-Each ordered pair of the n members carries 2/n of the tensor: a slice to its owner, the sum of a slice
-back. So a member that is alone on its host sends and receives 2 (n-1)/n of it; a host with m members
-sends 2 m (n-m)/n, and so does the uplink of a rack with m of them. The queue that needs longest sets
-the pace.
+Each ordered pair of the H hosts carries 2/H of the tensor: the host's sum of a slice to the slice's owner, the sum
+of a slice back. So a host sends and receives 2 (H-1)/H of it, however many members it has, and the uplink of a
+rack with r hosts 2 r (H-r)/H. Within a host each ordered pair of its members carries 2/n, of n members in all. The
+queue that needs longest sets the pace.
 """
 
 from __future__ import annotations
@@ -69,28 +69,26 @@ def _own_links(network: Network, members: Collection[int]) -> Iterator[Demand]:
 
 
 def _pairs(network: Network, hosts: Counter[int], latency_ns: int) -> Iterator[Demand]:
-    """Links that don't disturb each other: each member has its rate to itself."""
-    total, rate = hosts.total(), min(network.rate_bytes_per_s, network.receives)
-    others = total - min(hosts.values())
-    yield Demand((), 2 * others / total, rate, latency_ns, 2 * others * network.message_ns)
+    """Links that don't disturb each other: each member has its rate to itself, and those of a host share its part."""
+    count, rate = len(hosts), min(network.rate_bytes_per_s, network.receives)
+    share = 2 * (count - 1) / count / min(hosts.values())
+    yield Demand((), share, rate, latency_ns, 2 * (count - 1) * network.message_ns)
 
 
 def _interfaces(network: Network, hosts: Counter[int], latency_ns: int) -> Iterator[Demand]:
-    """Hosts with equally many members are asked for the same."""
-    total = hosts.total()
-    for many, places in _alike(hosts).items():
-        pairs = many * (total - many)
-        out, in_ = tuple(("out", host) for host in places), tuple(("in", host) for host in places)
-        messages_ns = 2 * pairs * network.message_ns
-        yield Demand(out, 2 * pairs / total, network.rate_bytes_per_s, latency_ns, messages_ns)
-        yield Demand(in_, 2 * pairs / total, network.receives, latency_ns)
+    """All hosts are asked for the same, in letters for each member of the largest one."""
+    count, slices = len(hosts), max(hosts.values())
+    share, messages_ns = 2 * (count - 1) / count, 2 * slices * (count - 1) * network.message_ns
+    out, in_ = tuple(("out", host) for host in hosts), tuple(("in", host) for host in hosts)
+    yield Demand(out, share, network.rate_bytes_per_s, latency_ns, messages_ns)
+    yield Demand(in_, share, network.receives, latency_ns)
 
 
 def _uplinks(network: Network, hosts: Counter[int], latency_ns: int) -> Iterator[Demand]:
     racks = _by_rack(network, hosts)
     if network.racks is None or len(racks) < 2:
         return
-    total = hosts.total()
+    total = len(hosts)
     for many, places in _alike(racks).items():
         both = tuple((way, rack) for rack in places for way in ("up", "down"))
         yield Demand(both, 2 * many * (total - many) / total, network.racks.rate_bytes_per_s, latency_ns)
@@ -102,9 +100,10 @@ def _uplink_latency_ns(network: Network, hosts: Counter[int]) -> int:
 
 
 def _by_rack(network: Network, hosts: Counter[int]) -> Counter[int]:
+    """The number of these hosts in each rack."""
     racks: Counter[int] = Counter()
-    for host, many in hosts.items():
-        racks[network.racks.rack(host) if network.racks is not None else 0] += many
+    for host in hosts:
+        racks[network.racks.rack(host) if network.racks is not None else 0] += 1
     return racks
 
 

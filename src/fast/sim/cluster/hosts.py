@@ -8,6 +8,7 @@ from functools import cached_property
 
 from fast.errors import UsageError
 from fast.sim.cluster.units import seconds_to_ns
+from fast.view import Groups
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ class Hosts:
             return who // self.each
         hosts, server = math.ceil(self.workers / self.each), who - self.workers
         return server % hosts if self.beside else hosts + server
+
+    def groups(self, workers: int) -> Groups:
+        """The workers of each host; () for the plain order, where all share one host or each has its own."""
+        if self.each is None and not self.of:
+            return ()
+        found: dict[int, list[int]] = {}
+        for worker in range(workers):
+            found.setdefault(self.host(worker), []).append(worker)
+        return () if len(found) in (1, workers) else tuple(map(tuple, found.values()))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def allreduce(
 
     w <- optimizer(w, mean_i C(g_i))
 
-    Without a codec C equal to one worker with P times the batch. The sum is made by ascending worker;
+    Without a codec C equal to one worker with P times the batch. The sum is made by ascending worker, host by host;
     `order="any"` lets the cost model choose among all algorithms, `algorithm="ring"` names one.
     `bucket_mb` sends the gradient in buckets of that size while backward is still running.
     Sends 8 d (P - 1) / P bytes, or what the codec makes of them. Staleness 0.

@@ -40,6 +40,7 @@ from fast.transport.tcp.identity import Identity, client_context, peer_of, serve
 from fast.transport.tcp.link import Arrived, Link, Parcel, Told
 from fast.transport.tcp.pool import Pool
 from fast.transport.tcp.records import Greeting, Kind, Look, look_record, read_look, record
+from fast.view import Groups
 
 _SHOWN = "fast.shown"
 """The tag of letters that answer a look."""
@@ -59,6 +60,8 @@ class Job:
     directory: Mapping[int, str] = field(default_factory=dict)
     """Where those listen who are there from the start, as `host:port`."""
     deadline_s: float = 60.0
+    groups: Groups = ()
+    """Which workers share memory; () if nobody does, or all do."""
 
 
 @final
@@ -84,7 +87,7 @@ class TcpTransport(Transport):
         woken: Callable[[], None] = lambda: None,
         near: Iterable[int] = (),
     ) -> None:
-        self.id, self.size, self.job = id, job.size, job
+        self.id, self.size, self.job, self.groups = id, job.size, job, job.groups
         self._near = frozenset(near)
         self.lock = threading.Lock()
         self.ways: dict[int, Way] = {}
