@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fast
+from fast.cli.commands import COMMANDS
 
 LATE = ("matplotlib", "sklearn", "numba", "optuna", "mpi4py", "selenium", "cryptography")
 
@@ -60,13 +61,14 @@ def test_a_shell_completes_names_of_commands_without_importing_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | asked
     )
-    assert done.stdout.split() == ["simulate", "sweep", "strategies"]
+    assert set(done.stdout.split()) == {name for name in COMMANDS if name.startswith("s")}
     assert done.stderr.split() == ["0"], done.stderr
 
 
 USE = f"""
 import sys, types
 import fast
+from fast.cli.commands import COMMANDS
 print(*[name for name in {HEAVY!r} if name in sys.modules])
 import fast.codecs
 from fast.topologies import Ring
