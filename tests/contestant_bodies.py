@@ -91,3 +91,36 @@ def run_ddp(folder: str, to: str) -> tuple[str, list[int], bool]:
     runpy.run_path(str(BENCHMARKS / "peers" / "ddp.py"), run_name="__main__")
     (model,) = wrapped
     return as_text(parameters_of(model)), batches, Path(to).exists()
+
+
+def send_each(folder: str) -> dict[str, Any]:
+    """What the contestants of tcp send their letters over, and that a letter of each arrives."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    contest, seat = script("tcp"), current_seat()
+    with script("harness").gloo(folder):
+        ours = {
+            name: contest.connect(folder, tls=name == contest.TLS) for name in (contest.PLAIN, contest.TLS)
+        }
+        peers = {
+            name: contest.sockets(folder, tls=name == contest.RAW_TLS)
+            for name in (contest.RAW, contest.RAW_TLS)
+        }
+        for transport in ours.values():
+            contest.letter_of_ours(transport, 4_000)()
+        for peer in peers.values():
+            contest.letter_of_peer(peer, 4_000)()
+        told = {
+            name: [transport.ways[1 - seat.id].link.received, transport.ways[1 - seat.id].link.sent]
+            for name, transport in ours.items()
+        }
+        kinds = {name: type(peer).__name__ for name, peer in peers.items()}
+        encrypted = {
+            name: type(transport.ways[1 - seat.id].connection.sock).__name__
+            for name, transport in ours.items()
+        }
+        dist.barrier()
+        for transport in ours.values():
+            contest.leave(transport)
+        for peer in peers.values():
+            peer.close()
+    return {"letters": told, "kinds": kinds | encrypted}

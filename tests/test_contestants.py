@@ -13,6 +13,7 @@ import torch
 import fast
 from fast.engine import current_seat
 from fast.lab import load_task
+from fast.lab.sizes import Sizes
 from fast.loop.loading import strategy_from
 from fast.loop.session import close_sessions, session_of
 from fast.parts.codecs import Coder
@@ -105,6 +106,21 @@ def test_the_script_without_fast_is_ddp_on_shares_of_the_data(runner: Runner, tm
     assert {*first[1], *second[1]} == set(range(4096))
 
 
+@pytest.mark.real
+def test_over_tcp_those_with_tls_encrypt_and_the_others_dont(runner: Runner, tmp_path: Path) -> None:
+    contest = script("tcp")
+    sender, receiver = results(runner, "send_each", tmp_path)
+    for told in (sender, receiver):
+        assert told["kinds"] == {
+            contest.RAW: "socket",
+            contest.RAW_TLS: "SSLSocket",
+            contest.PLAIN: "socket",
+            contest.TLS: "SSLSocket",
+        }
+    assert sender["letters"] == {contest.PLAIN: [0, 1], contest.TLS: [0, 1]}
+    assert receiver["letters"] == {contest.PLAIN: [1, 0], contest.TLS: [1, 0]}
+
+
 # Codecs
 
 
@@ -190,3 +206,30 @@ def test_beside_the_simulator_one_computes_gradients_and_the_other_trains() -> N
     simulated = contest.Simulated(task, "gossip", 2, 3)
     simulated()
     assert sum(participant.me.steps for participant in simulated._simulation.workers) >= 3
+
+
+def test_the_scores_compare_decentral_presets_with_all_reduce() -> None:
+    """Each is itself, and takes several steps between two exchanges at most a tenth of the run."""
+    contest = script("preset_scores")
+    assert strategy_from(contest.SYNCHRONOUS).call == fast.presets.allreduce().call
+    calls = {
+        preset.name: strategy_from(contest.default_call(preset, 100))
+        for preset in contest.decentral_presets()
+    }
+    assert calls and contest.SYNCHRONOUS not in calls
+    for name, strategy in calls.items():
+        assert strategy.call.startswith(f"{name}(")
+        assert all(getattr(strategy, each, 1) <= 10 for each in ("tau", "interval"))
+
+
+def test_at_scale_ours_takes_all_steps_and_the_limit_moves_as_many_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contest, events = script("simulator_scale"), []
+    bare = contest.bare_queue_s
+    monkeypatch.setattr(
+        contest, "bare_queue_s", lambda workers, count: events.append(count) or bare(workers, count)
+    )
+    effort = contest.Effort(worker_steps=40, repetitions=2)
+    row, _ = contest.contest(Sizes.of_parameters(1000), "gossip", 8, effort)
+    assert row.peer_name == contest.LIMIT and len(events) == 2 and min(events) >= 8 * effort.steps(8)
