@@ -136,6 +136,9 @@ def test_nobody_listens_and_small_packets_only(make_cluster, start, tmp_path):
     listening(start, cluster, 1)
     switch = cluster.namespace(0).replace("host0", "switch")  # full packets vanish there, and no host is told
     subprocess.run(["ip", "-n", switch, "link", "set", "port1", "mtu", "1400"], check=True)
+    for host in range(2):  # several packets in one, as a sender's own host passes them on, would come through
+        namespace = cluster.namespace(host)
+        subprocess.run(["ip", "-n", namespace, "link", "set", "eth0", "gso_max_segs", "1"], check=True)
     asking = start(
         cluster, 0, "--hosts", ",".join(cluster.address(host) for host in range(3)), "--secret", "job.secret",
         "--json", "found", "--patience", "3",
