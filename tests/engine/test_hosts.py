@@ -156,6 +156,7 @@ def test_the_printed_command_starts_the_other_host_and_the_bits_are_those_of_one
     assert bits(first.text) == on_one_host(hosts.folder, "--workers", "3", script, "24")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["ssp(bound=1)"])
 def test_servers_and_numbers_by_hand_over_ssh(make_hosts, strategy, tmp_path) -> None:
     """`ssh` is a program on PATH that runs the command on the host of that name. No command line shows the secret."""
@@ -179,6 +180,7 @@ def test_servers_and_numbers_by_hand_over_ssh(make_hosts, strategy, tmp_path) ->
     assert text not in shown.read_text() + first.text
 
 
+@pytest.mark.long
 def test_a_record_of_several_hosts_is_replayed_and_nothing_shows_the_secret(make_hosts) -> None:
     """They share a folder here; elsewhere their files are put together."""
     hosts = make_hosts(2)
@@ -229,6 +231,7 @@ def test_a_wrong_secret(make_hosts) -> None:
     assert "give all hosts the same secret" in there
 
 
+@pytest.mark.long
 def test_a_secret_on_one_side_only(make_hosts) -> None:
     hosts = make_hosts(2)
     first = hosts.run(*hosts.secret(), hosts.script(), "1")
@@ -239,6 +242,7 @@ def test_a_secret_on_one_side_only(make_hosts) -> None:
     assert first.end() == 130
 
 
+@pytest.mark.long
 def test_a_firewall_before_the_coordinator(make_hosts) -> None:
     hosts = make_hosts(2)
     hosts.cluster.drop(1, 0)
@@ -249,12 +253,14 @@ def test_a_firewall_before_the_coordinator(make_hosts) -> None:
     assert "could not be reached for 5 s: no answer comes back" in there and "firewall" in there
 
 
+@pytest.mark.long
 def test_nobody_at_the_coordinators_address(make_hosts) -> None:
     hosts = make_hosts(2)
     (there,) = failed(hosts.worker(1, "--deadline", "1", *hosts.secret()))
     assert "nobody listens at that port" in there
 
 
+@pytest.mark.long
 def test_a_host_that_is_not_there(make_hosts) -> None:
     hosts = make_hosts(2)
     away = hosts.start(1, "worker", "--coordinator", "10.99.0.1:7077", "--host-number", "1", "--deadline", "1",
@@ -263,6 +269,7 @@ def test_a_host_that_is_not_there(make_hosts) -> None:
     assert "10.99.0.1:7077 could not be reached for 1 s: Network is unreachable" in there
 
 
+@pytest.mark.long
 def test_two_runs_at_one_port_and_a_command_typed_twice(make_hosts) -> None:
     hosts = make_hosts(3)
     script, secret = hosts.script(), hosts.secret()
@@ -283,6 +290,7 @@ def test_two_runs_at_one_port_and_a_command_typed_twice(make_hosts) -> None:
     assert "the run was interrupted on 10.77.0.1" in there
 
 
+@pytest.mark.long
 def test_another_script_on_the_other_host(make_hosts, tmp_path) -> None:
     hosts = make_hosts(2)
     script, secret = hosts.script(), hosts.secret()
@@ -320,6 +328,7 @@ def test_a_worker_that_is_killed_ends_the_run_on_all_hosts(make_hosts) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_worker_that_raises_and_ctrl_c_on_another_host(make_hosts) -> None:
     hosts = make_hosts(2)
     body = "assert fast.whoami().worker < 1 or step < 2, 'it is broken'"
@@ -347,6 +356,7 @@ def test_a_cable_that_is_out_for_five_seconds_changes_no_bit(make_hosts) -> None
     assert bits(first.text) == on_one_host(hosts.folder, "train.py", "60")
 
 
+@pytest.mark.long
 def test_a_cable_that_stays_out_ends_the_run_on_both_sides(make_hosts) -> None:
     hosts = make_hosts(2)
     first, second = begun(hosts, "pass", "--deadline", "20")
@@ -357,6 +367,7 @@ def test_a_cable_that_stays_out_ends_the_run_on_both_sides(make_hosts) -> None:
         assert "the network is cut" in sentence
 
 
+@pytest.mark.long
 def test_a_firewall_between_two_hosts_that_both_reach_the_coordinator(make_hosts) -> None:
     """News still go round by the third host, so nobody is silent, and yet nothing gets through."""
     hosts = make_hosts(3)
