@@ -14,7 +14,7 @@ PORT = 7077
 
 @dataclass(frozen=True)
 class Across:
-    """As they were typed."""
+    """The text that was typed."""
 
     hosts: str | None
     coordinator: str | None

@@ -23,7 +23,7 @@ _QUIET_S = 10.0
 
 
 MAIN = "worker 0"
-"""Whose progress bars are shown; the others' would be the same."""
+"""The worker whose progress bars are shown; those of the others would be the same."""
 
 
 class RunDisplay:

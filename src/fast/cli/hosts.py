@@ -41,7 +41,7 @@ class Meeting:
     coordinator: str
     secret: Secret | None
     secret_file: str | None
-    """As it was typed."""
+    """The text that was typed."""
     deadline_s: float
 
     def command(self, host: int) -> list[str]:

@@ -45,7 +45,7 @@ class Cutting:
     present: int | None
     """Which of the server's parameters have a gradient in it."""
     part: tuple[int, int, int] | None = None
-    """Of a piece: (start, stop, total) in the server's flat tensor."""
+    """(start, stop, total) of a piece in the server's flat tensor."""
 
 
 def bucket_cuts(layout: Layout, bucket_bytes: int | None) -> list[tuple[slice, int]]:

@@ -108,7 +108,7 @@ def _catches_sigterm(pid: int) -> bool:
 
 
 def signal_name(number: int) -> str:
-    """Such as SIGKILL and SIGRTMIN+1."""
+    """The name of a signal, such as SIGKILL or SIGRTMIN+1."""
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no names of their own

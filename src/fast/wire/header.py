@@ -73,8 +73,8 @@ class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     checksum: int | None = None
     """The crc32 of the payload, where that travels as a stream of bytes."""
     session: int = 0
-    """The number of the job, and of the sender's life in it: what comes from another job or an earlier life is
-    dropped."""
+    """The number of the job, and of the sender's life in it: TCP refuses what
+    is of another job. Lives are told apart when a connection is made."""
     life: int = 0
 
     @property

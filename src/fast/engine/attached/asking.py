@@ -65,7 +65,7 @@ class Door:
     secret: Secret | None
     """None: not encrypted."""
     number: int
-    """Who asks."""
+    """Number of the host that asks."""
 
 
 def framed(message: Ask | Answer) -> bytes:

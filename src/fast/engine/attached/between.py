@@ -69,7 +69,7 @@ class BetweenHosts:
 
 
 def near_of(job: Job, part: Part) -> list[int]:
-    """Who shares this host's memory: its workers, and on worker 0's host the servers."""
+    """The participants that share this host's memory: its workers, and on worker 0's host the servers."""
     servers = range(job.workers, job.size - len(part.hosts)) if part.number == 0 else range(0)
     return [*job.here, *servers]
 

@@ -177,7 +177,7 @@ class Coordinator:
             self._turn(visit)
 
     def _turn(self, visit: _Visit) -> None:
-        """As far as it goes without waiting; what goes wrong ends this visit and nothing else."""
+        """Go on as far as possible without waiting. What goes wrong ends this visit and nothing else."""
         connection = visit.connection
         if connection.stage is Stage.CLOSED:
             return

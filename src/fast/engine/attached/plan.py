@@ -19,7 +19,7 @@ class Plan(msgspec.Struct):
     folder: str
     """Where the first host's user typed the command."""
     digest: str
-    """Of the script's text, so that no host runs another one."""
+    """Digest of the script's text, so that all hosts run the same one."""
     strategy: str | None
     seed: int | None
     deadline_s: float

@@ -93,7 +93,7 @@ class StoreRendezvous(Rendezvous):
 
 
 def missing_in_words(absent: Sequence[int], workers: int, deadline_s: float) -> str:
-    """Who has not come to the rendezvous."""
+    """The sentence that names the workers missing at the rendezvous."""
     some = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
     return (
         f"of {workers} workers {workers - len(absent)} have come to fast.join within {deadline_s:.0f} s, and these "

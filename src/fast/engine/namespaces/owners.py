@@ -1,4 +1,4 @@
-"""Whose a namespace is: its name tells, so that whatever a killed process left behind can be found and removed.
+"""The owner of a namespace. Its name tells it, so that whatever a killed process left behind can be found and removed.
 
     fast-BOOT-PID-START-TOKEN-host0
 

@@ -82,7 +82,6 @@ class TcpTransport(Transport):
         listener: socket.socket,
         identity: Identity | None,
         *,
-        advertised: str = "",
         friends: Iterable[int] | None = None,
         woken: Callable[[], None] = lambda: None,
         near: Iterable[int] = (),
@@ -97,7 +96,7 @@ class TcpTransport(Transport):
         self._bulletin = Bulletin(id, job.size, time.monotonic_ns())
         self._session = number_of(job.session)
         self._life = 0 if identity is None else identity.life
-        address = advertised or address_of(listener)
+        address = address_of(listener)
         self._mine = Beat(id, self._life, 1, address=address)
         self._bulletin.beats[id] = self._mine
         self._inbox: list[tuple[int, Arrived]] = []
